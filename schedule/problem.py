@@ -1,0 +1,184 @@
+"""The problem: one lowered graph before fusion, as data.
+
+A problem holds what features, search and explanations need to know about the nodes of a graph,
+and nothing that needs the compiler to be alive: it is frozen, hashable and serialisable, so that
+stored problems can be given new features later without measuring again.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+NodeKind = Literal[
+    "pointwise", "reduction", "scan", "sort", "template", "extern", "foreach", "nop"
+]
+AccessKind = Literal["contiguous", "strided", "broadcast", "gather", "atomic", "opaque"]
+
+#: Kinds that become generated code and can take part in a fusion.
+FUSIBLE_KINDS: frozenset[str] = frozenset({"pointwise", "reduction", "scan", "sort", "template"})
+
+
+class Access(msgspec.Struct, frozen=True, array_like=True):
+    """One read or write of a buffer by a node."""
+
+    buffer: str
+    kind: AccessKind
+    #: Elements touched, counting each repetition over the loop (size hint).
+    touched: int
+    #: Distinct bytes touched (size hint): what must move if nothing is cached.
+    bytes: int
+    #: Bytes an element.
+    itemsize: int
+    #: Stride, in elements, of the innermost loop variable; 0 where it does not appear.
+    stride: int
+    #: Canonical index expression: two accesses with equal buffer and index read the same element
+    #: in the same iteration.
+    index: str
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A scheduler node: the smallest thing that a plan can place."""
+
+    name: str
+    kind: NodeKind
+    device: str
+    #: Loop extents outside the reduction, multiplied (size hint).
+    numel: int
+    #: Reduction extents, multiplied (size hint); 1 where nothing is reduced.
+    rnumel: int
+    #: Loop extents as written, iteration then reduction (size hints).
+    ranges: tuple[tuple[int, ...], tuple[int, ...]]
+    reduction_type: str
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    #: Operations in the loop body by name, with how often each occurs.
+    ops: tuple[tuple[str, int], ...]
+    #: Operators of the captured graph that ended up here, in order.
+    origins: tuple[str, ...]
+    #: ``file:line`` of the user's program, or "" where unknown.
+    source: str
+    #: Position in the order in which the compiler had the nodes.
+    order: int
+    #: The compiler's own estimate of the time it takes alone, in microseconds; 0 where it has none.
+    compiler_us: float
+    #: Floating-point operations of an extern or template node; 0 where unknown.
+    flops: int
+    #: Hash of everything that decides the code of this node alone, names left out.
+    signature: str
+
+    @property
+    def fusible(self) -> bool:
+        """Whether the node can share a kernel with another at all."""
+        return self.kind in FUSIBLE_KINDS
+
+
+class Buffer(msgspec.Struct, frozen=True):
+    """Something that nodes read and write."""
+
+    name: str
+    bytes: int
+    dtype: str
+    is_input: bool
+    is_output: bool
+    #: Names of nodes that read it after it was written.
+    users: tuple[str, ...]
+    #: Names of buffers whose memory it shares: views of it and what it mutates.
+    aliases: tuple[str, ...] = ()
+
+
+class Dependency(msgspec.Struct, frozen=True, array_like=True):
+    """``consumer`` must run after ``producer``."""
+
+    consumer: str
+    producer: str
+    buffer: str
+    #: Order only: the consumer overwrites what the producer reads, no data flows.
+    weak: bool = False
+
+
+class PossibleFusion(msgspec.Struct, frozen=True, array_like=True):
+    """A pair that the compiler would have considered, with its own score."""
+
+    first: str
+    second: str
+    #: The parts of the compiler's score, most significant first.
+    score: tuple[int, ...]
+    #: Whether it needs the loops of one side to be reordered.
+    reorder: bool = False
+
+
+class Problem(msgspec.Struct, frozen=True, dict=True):
+    """One lowered graph before fusion."""
+
+    #: Key of the graph and the settings it was lowered under.
+    key: str
+    kind: Literal["forward", "backward", "inference"]
+    nodes: tuple[Node, ...]
+    buffers: tuple[Buffer, ...]
+    dependencies: tuple[Dependency, ...]
+    possible_fusions: tuple[PossibleFusion, ...]
+
+    @cached_property
+    def node_by_name(self) -> dict[str, Node]:
+        """Nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def buffer_by_name(self) -> dict[str, Buffer]:
+        """Buffers by name."""
+        return {buffer.name: buffer for buffer in self.buffers}
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each node: the bit that stands for it in a bitset."""
+        return {node.name: i for i, node in enumerate(self.nodes)}
+
+    @cached_property
+    def ancestors(self) -> tuple[int, ...]:
+        """For each node, the bitset of the nodes it must run after, however far (itself left out).
+
+        Weak dependencies order nodes as strictly as others do, so they count.
+        """
+        direct = [0] * len(self.nodes)
+        for dep in self.dependencies:
+            direct[self.index[dep.consumer]] |= 1 << self.index[dep.producer]
+        result = [0] * len(self.nodes)
+        for i in self._topological():
+            closure = direct[i]
+            for j in bits(direct[i]):
+                closure |= result[j]
+            result[i] = closure
+        return tuple(result)
+
+    def _topological(self) -> list[int]:
+        producers: list[set[int]] = [set() for _ in self.nodes]
+        consumers: list[set[int]] = [set() for _ in self.nodes]
+        for dep in self.dependencies:
+            c, p = self.index[dep.consumer], self.index[dep.producer]
+            if c != p:
+                producers[c].add(p)
+                consumers[p].add(c)
+        waiting = [len(p) for p in producers]
+        ready = [i for i, n in enumerate(waiting) if n == 0]
+        order: list[int] = []
+        while ready:
+            i = ready.pop()
+            order.append(i)
+            for c in consumers[i]:
+                waiting[c] -= 1
+                if waiting[c] == 0:
+                    ready.append(c)
+        return order
+
+
+def bits(mask: int) -> list[int]:
+    """Positions of the bits set in ``mask``, lowest first."""
+    result = []
+    while mask:
+        low = mask & -mask
+        result.append(low.bit_length() - 1)
+        mask ^= low
+    return result

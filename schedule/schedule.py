@@ -1,0 +1,72 @@
+"""The schedule: all that is needed to build the same code again, and the candidate that carries it.
+
+The heuristic, the search, a user's rule and a plan file all yield a :class:`Schedule`, and one
+function of the compiler room applies it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from fusewise.schedule.plan import Plan
+
+#: Version of the serialised form. A file of another version is refused, never guessed at.
+SCHEMA = 1
+
+CandidateStatus = Literal["predicted", "measured", "failed"]
+
+
+class Choice(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """One named decision with its value, such as ``realize_reads_threshold = 16``."""
+
+    name: str
+    value: bool | int | float | str
+
+
+class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Lowering choices, plan and codegen choices of one graph.
+
+    ``plan`` is None where the compiler's own fusion is to be used under the given choices.
+    """
+
+    lowering: tuple[Choice, ...] = ()
+    plan: Plan | None = None
+    codegen: tuple[Choice, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Stable hash over everything in it."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+    def describe(self) -> str:
+        """The choices in a few words: ``realize_reads_threshold=16, 12 groups``."""
+        parts = [f"{c.name}={c.value}" for c in (*self.lowering, *self.codegen)]
+        if self.plan is not None:
+            parts.append(f"{len(self.plan.groups)} groups")
+        return ", ".join(parts) or "as the compiler"
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule with what is known of its time. Times are in microseconds for one run."""
+
+    schedule: Schedule
+    #: How it came about: ``default``, ``beam``, ``neighbour``, ``lowering``, ``plan file``...
+    origin: str
+    groups: int
+    predicted_us: float | None = None
+    #: 90 % interval of the prediction.
+    predicted_low_us: float | None = None
+    predicted_high_us: float | None = None
+    measured_us: float | None = None
+    #: Half the distance between the 25th and the 75th percentile over the median.
+    spread: float | None = None
+    #: Rounds that the median stands on.
+    rounds: int = 0
+    #: Error against the high-precision reference, relative (L2), worst output.
+    error: float | None = None
+    status: CandidateStatus = "predicted"
+    accepted: bool = False
+    reason: str = ""
