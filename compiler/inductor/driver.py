@@ -1,0 +1,218 @@
+"""Running Inductor on one graph: to the end, or only up to the generated program.
+
+``AOTAutograd`` hands over a graph module, example inputs and keyword arguments; a
+:class:`GraphCompile` keeps them so that the graph can be lowered as often as there are candidates.
+Post-grad passes rewrite the graph in place, so each run gets a copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+from torch._guards import TracingContext
+from torch._inductor import compile_fx as inductor_compile_fx
+from torch._inductor import config as inductor_config
+from torch._inductor import graph as inductor_graph
+from torch._inductor import scheduler as inductor_scheduler
+
+from fusewise.compiler.inductor.choices import config_patches
+from fusewise.compiler.inductor.hooks import Interceptor, intercept
+from fusewise.compiler.inductor.plans import apply_plan, record_plan
+from fusewise.compiler.inductor.state import GraphState
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.schedule import Schedule
+
+_Node = inductor_scheduler.BaseSchedulerNode
+_COMMENT = re.compile(r"^\s*(#|//).*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Generated code of one schedule, not yet compiled."""
+
+    source: str
+    #: Tensors that the program reaches by name.
+    constants: Mapping[str, torch.Tensor]
+
+    @property
+    def code_hash(self) -> str:
+        """Hash of the code without its comments: equal hashes run equal kernels."""
+        return hashlib.sha256(_COMMENT.sub("", self.source).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class LiveGraph:
+    """A lowered graph at the moment of fusion, unfused, with Inductor's own plan for it.
+
+    Only good inside the callback that receives it: afterwards the scheduler moves on.
+    """
+
+    scheduler: inductor_scheduler.Scheduler
+    nodes: tuple[_Node, ...]
+    default_plan: Plan
+
+
+class Observer(Interceptor):
+    """Let Inductor fuse as it would, show the graph to ``visit``, and keep the program.
+
+    ``visit`` may return a plan; then that plan is applied in place of Inductor's own.
+    """
+
+    def __init__(self, visit: Callable[[LiveGraph], Plan | None]) -> None:
+        self._visit = visit
+        self.program: Program | None = None
+
+    def fuse(
+        self,
+        scheduler: inductor_scheduler.Scheduler,
+        nodes: list[_Node],
+        stock: Callable[[list[_Node]], list[_Node]],
+    ) -> list[_Node]:
+        """See :class:`Interceptor`."""
+        unfused = GraphState(scheduler, nodes)
+        fused, default_plan = record_plan(scheduler, nodes, stock)
+        after = GraphState(scheduler, fused)
+        unfused.restore()
+        try:
+            chosen = self._visit(LiveGraph(scheduler, tuple(nodes), default_plan))
+            if chosen is not None and chosen != default_plan:
+                unfused.restore()
+                return apply_plan(scheduler, nodes, chosen)
+        except BaseException:
+            # Whoever handles it may want to go on with Inductor's own plan.
+            unfused.restore()
+            raise
+        unfused.restore()
+        after.restore()
+        return fused
+
+    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
+        """See :class:`Interceptor`."""
+        self.program = Program(source, dict(graph.constants))
+
+
+class Applier(Interceptor):
+    """Fuse by a given plan and keep the program."""
+
+    def __init__(self, plan: Plan | None) -> None:
+        self._plan = plan
+        self.program: Program | None = None
+
+    def fuse(
+        self,
+        scheduler: inductor_scheduler.Scheduler,
+        nodes: list[_Node],
+        stock: Callable[[list[_Node]], list[_Node]],
+    ) -> list[_Node]:
+        """See :class:`Interceptor`."""
+        return stock(nodes) if self._plan is None else apply_plan(scheduler, nodes, self._plan)
+
+    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
+        """See :class:`Interceptor`."""
+        self.program = Program(source, dict(graph.constants))
+
+
+class _GeneratedError(BaseException):
+    """Ends a lowering once the program is there.
+
+    Not an ``Exception``: Inductor wraps those into errors of its own on the way out.
+    """
+
+
+@dataclass
+class GraphCompile:
+    """One graph that AOTAutograd wants compiled."""
+
+    gm: torch.fx.GraphModule
+    example_inputs: Sequence[Any]
+    kwargs: dict[str, Any]
+    #: Inductor options of the caller; they hold for every candidate.
+    inductor_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def compile(self, schedule: Schedule | None, interceptor: Interceptor | None) -> Any:
+        """Compile to the end, through Inductor's caches, and return Inductor's output code.
+
+        ``schedule`` None is Inductor as it is: same code, same cache entries. Any other schedule
+        enters the cache key, so that two plans of one graph can never share code.
+        """
+        context = TracingContext.try_get()
+        if context is not None and context.output_strides:
+            # Inductor appends the strides of the outputs; only those of the last compile count.
+            context.output_strides.clear()
+        tag = "" if schedule is None else f"fusewise-{schedule.id}"
+        with self._settings(schedule), _cache_tag(tag):
+            if interceptor is None:
+                return inductor_compile_fx.compile_fx_inner(
+                    copy_graph(self.gm), self.example_inputs, **self.kwargs
+                )
+            with intercept(interceptor):
+                return inductor_compile_fx.compile_fx_inner(
+                    copy_graph(self.gm), self.example_inputs, **self.kwargs
+                )
+
+    def generate(self, schedule: Schedule, interceptor: Observer | Applier) -> Program:
+        """Lower and generate the program of a schedule without compiling it."""
+        stop = _StopAtProgram(interceptor)
+        with (
+            self._settings(schedule),
+            inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
+            intercept(stop),
+        ):
+            try:
+                inductor_compile_fx.compile_fx_inner(
+                    copy_graph(self.gm), self.example_inputs, **self.kwargs
+                )
+            except _GeneratedError:
+                pass
+        if interceptor.program is None:
+            raise RuntimeError("Inductor ended without generating a program")
+        return interceptor.program
+
+    @contextmanager
+    def _settings(self, schedule: Schedule | None) -> Iterator[None]:
+        patches = dict(self.inductor_options)
+        if schedule is not None:
+            patches |= config_patches((*schedule.lowering, *schedule.codegen))
+        with inductor_config.patch(patches):
+            yield
+
+
+class _StopAtProgram(Interceptor):
+    def __init__(self, inner: Interceptor) -> None:
+        self._inner = inner
+        self.fuse = inner.fuse  # type: ignore[method-assign]
+
+    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
+        self._inner.module(graph, source)
+        raise _GeneratedError
+
+
+@contextmanager
+def _cache_tag(tag: str) -> Iterator[None]:
+    if not tag:
+        yield
+        return
+    user_tag = torch.compiler.config.cache_key_tag
+    with torch.compiler.config.patch(cache_key_tag=f"{user_tag}{tag}"):
+        yield
+
+
+def copy_graph(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A graph module whose graph, and those of its subgraphs, can be rewritten freely.
+
+    Parameters and constants are shared, not copied.
+    """
+    result = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph), gm.__class__.__name__)
+    result.meta = dict(gm.meta)
+    for name, child in gm.named_children():
+        if isinstance(child, torch.fx.GraphModule) and hasattr(result, name):
+            setattr(result, name, copy_graph(child))
+    return result

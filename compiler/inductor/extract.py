@@ -1,0 +1,327 @@
+"""From a live scheduler to a :class:`Problem`: nodes, accesses, buffers, dependencies.
+
+Reads only; generates no code and changes nothing on the nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import sympy
+from torch._inductor import dependencies as inductor_deps
+from torch._inductor import ir
+from torch._inductor import scheduler as inductor_scheduler
+from torch._inductor.virtualized import V
+
+from fusewise.compiler.inductor.plans import node_name
+from fusewise.schedule.problem import (
+    Access,
+    AccessKind,
+    Buffer,
+    Dependency,
+    Node,
+    NodeKind,
+    PossibleFusion,
+    Problem,
+)
+
+_SchedulerNode = inductor_scheduler.BaseSchedulerNode
+_FILE_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def extract_problem(
+    scheduler: inductor_scheduler.Scheduler,
+    nodes: Sequence[_SchedulerNode],
+    *,
+    key: str,
+    kind: Literal["forward", "backward", "inference"],
+    possible_fusions: Sequence[PossibleFusion] = (),
+) -> Problem:
+    """Describe the graph that ``scheduler`` holds before it fuses ``nodes``."""
+    owner = {op: node_name(node) for node in nodes for op in node.get_operation_names()}
+    buffers = _buffers(scheduler, nodes, owner)
+    sizes = {buffer.name: buffer for buffer in buffers}
+    return Problem(
+        key=key,
+        kind=kind,
+        nodes=tuple(_node(node, i, sizes) for i, node in enumerate(nodes)),
+        buffers=buffers,
+        dependencies=tuple(_dependencies(scheduler, nodes, owner)),
+        possible_fusions=tuple(possible_fusions),
+    )
+
+
+def hint(expr: Any) -> int:
+    """Size of a possibly symbolic expression, as the compiler would guess it; 8192 where unknown."""
+    if isinstance(expr, int):
+        return expr
+    return int(V.graph.sizevars.optimization_hint(expr, fallback=8192))
+
+
+def score_of(scheduler: inductor_scheduler.Scheduler, node1: Any, node2: Any) -> tuple[int, ...]:
+    """Inductor's own score of a fusion, most significant part first."""
+    score = V.choices.score_fusion(scheduler, node1, node2)
+    parts = dataclasses.astuple(score) if dataclasses.is_dataclass(score) else tuple(score)  # type: ignore[arg-type,call-overload]
+    return tuple(int(part) for part in parts)
+
+
+def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
+    ranges = _ranges(node)
+    kind = _kind(node)
+    reads = tuple(_accesses(node.read_writes.reads, buffers, math.prod((*ranges[0], *ranges[1]))))
+    writes = tuple(_accesses(node.read_writes.writes, buffers, 0))
+    body = getattr(node, "_body", None)
+    ops = tuple(sorted((str(n), int(c)) for n, c in body.op_counts.items())) if body else ()
+    reduction_type = _reduction_type(node)
+    origins, source = _origins(node)
+    generated = kind in {"pointwise", "reduction", "scan", "sort"}
+    return Node(
+        name=node_name(node),
+        kind=kind,
+        device=str(node.get_device()),
+        numel=math.prod(ranges[0]),
+        rnumel=math.prod(ranges[1]),
+        ranges=ranges,
+        reduction_type=reduction_type,
+        reads=reads,
+        writes=writes,
+        ops=ops,
+        origins=origins,
+        source=source,
+        order=order,
+        compiler_us=0.0 if kind == "nop" else _compiler_us(node),
+        flops=0 if generated else int(node.estimate_flops() or 0),
+        signature=_signature(node, kind, ranges, reduction_type, reads, writes, origins),
+    )
+
+
+def _kind(node: _SchedulerNode) -> NodeKind:
+    if isinstance(node, inductor_scheduler.NopKernelSchedulerNode):
+        return "nop"
+    if node.is_foreach():
+        return "foreach"
+    if node.is_template():
+        return "template"
+    if not isinstance(node, inductor_scheduler.SchedulerNode):
+        return "extern"
+    data = getattr(node.node, "data", None)
+    if isinstance(data, ir.Scan):
+        return "scan"
+    if isinstance(data, ir.Sort):
+        return "sort"
+    return "reduction" if node.is_reduction() else "pointwise"
+
+
+def _reduction_type(node: _SchedulerNode) -> str:
+    data = getattr(node.node, "data", None)
+    return str(getattr(data, "reduction_type", "") or "")
+
+
+def _ranges(node: _SchedulerNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sizes = getattr(node, "_sizes", None)
+    if sizes is None or len(sizes) != 2:  # noqa: PLR2004
+        numel = hint(node.node.get_numel()) if _has_numel(node) else 1
+        return (numel,), ()
+    return tuple(map(hint, sizes[0])), tuple(map(hint, sizes[1]))
+
+
+def _has_numel(node: _SchedulerNode) -> bool:
+    layout = getattr(node.node, "layout", None)
+    return isinstance(layout, ir.Layout)
+
+
+def _compiler_us(node: _SchedulerNode) -> float:
+    """Inductor's estimate in microseconds (it gives nanoseconds); 0 where it has none."""
+    nanoseconds = float(node.get_estimated_runtime())
+    return nanoseconds * 1e-3 if math.isfinite(nanoseconds) else 0.0
+
+
+def _accesses(
+    deps: Iterable[inductor_deps.Dep], buffers: dict[str, Buffer], iterations: int
+) -> Iterable[Access]:
+    """Describe ``deps`` of a loop nest that runs ``iterations`` times."""
+    for dep in sorted(deps, key=str):
+        if isinstance(dep, inductor_deps.WeakDep):
+            continue
+        buffer = buffers.get(dep.name)
+        size = buffer.bytes if buffer else 0
+        if not isinstance(dep, inductor_deps.MemoryDep):
+            yield Access(dep.name, "opaque", 0, size, 1, 0, "*")
+            continue
+        itemsize = _itemsize(dep.name)
+        # Inductor leaves loops that an index does not use out of the dependency.
+        touched = max(math.prod(hint(s) for s in dep.size), iterations)
+        distinct = hint(dep.get_numel()) * itemsize
+        yield Access(
+            buffer=dep.name,
+            kind=_access_kind(dep, touched),
+            touched=touched,
+            bytes=min(distinct, size) if size else distinct,
+            itemsize=itemsize,
+            stride=_innermost_stride(dep),
+            index=_canonical_index(dep),
+        )
+
+
+def _itemsize(buffer: str) -> int:
+    dtype = V.graph.get_dtype(buffer)
+    return int(dtype.itemsize)
+
+
+def _access_kind(dep: inductor_deps.MemoryDep, touched: int) -> AccessKind:
+    if dep.mode is not None:
+        return "atomic"
+    if dep.is_indirect():
+        return "gather"
+    if hint(dep.get_numel()) < touched:
+        return "broadcast"
+    return "contiguous" if _innermost_stride(dep) == 1 else "strided"
+
+
+def _innermost_stride(dep: inductor_deps.MemoryDep) -> int:
+    if not dep.var_names:
+        return 0
+    last = dep.var_names[-1]
+    if last not in dep.index.free_symbols:
+        return 0
+    step = sympy.expand(dep.index.subs(last, last + 1) - dep.index)
+    # A stride that depends on the position (division, modulo) has no one value: as bad as a jump.
+    return hint(step) if not (step.free_symbols & set(dep.var_names)) else 2
+
+
+def _canonical_index(dep: inductor_deps.MemoryDep) -> str:
+    """The index over the loop variables that it uses, loops merged where they are contiguous.
+
+    So a pointwise write over [4096] and a reduction's read over [64, 64] of the same elements in
+    the same order agree, and so does a broadcast read with the write of what it repeats.
+    """
+    dep = dep.normalize()
+    used = [
+        (var, size)
+        for var, size in zip(dep.var_names, dep.size, strict=True)
+        if var in dep.index.free_symbols
+    ]
+    renamed = {var: sympy.Symbol(f"i{k}") for k, (var, _) in enumerate(used)}
+    return f"{dep.index.xreplace(renamed)} : {', '.join(str(size) for _, size in used)}"
+
+
+def _origins(node: _SchedulerNode) -> tuple[tuple[str, ...], str]:
+    origins: list[Any] = []
+    for leaf in node.get_nodes():
+        if leaf.node is not None:
+            origins += [o for o in leaf.node.get_origins() if o not in origins]
+    position = {n: i for i, n in enumerate(V.graph.graph.nodes)} if len(origins) > 1 else {}
+    origins.sort(key=lambda o: (position.get(o, -1), str(o)))
+    source = ""
+    for origin in reversed(origins):
+        found = _FILE_LINE.findall(origin.meta.get("stack_trace") or "")
+        if found:
+            source = ":".join(found[-1])
+            break
+    return tuple(str(o.target) for o in origins if o.op == "call_function"), source
+
+
+def _signature(
+    node: _SchedulerNode,
+    kind: str,
+    ranges: tuple[tuple[int, ...], tuple[int, ...]],
+    reduction_type: str,
+    reads: Sequence[Access],
+    writes: Sequence[Access],
+    origins: Sequence[str],
+) -> str:
+    names: dict[str, str] = {}
+
+    def anonymous(access: Access) -> tuple[Any, ...]:
+        name = names.setdefault(access.buffer, f"b{len(names)}")
+        return (name, access.kind, access.touched, access.bytes, access.itemsize, access.index)
+
+    accesses = [anonymous(a) for a in (*reads, *writes)]
+    body = getattr(node, "_body", None)
+    code = _body_code(body) if body is not None else str(origins)
+    text = repr((kind, str(node.get_device()), ranges, reduction_type, accesses, code))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _body_code(body: Any) -> str:
+    """The operations of a loop body in order, with their constants, without buffer names."""
+    blocks = [body.root_block, *body.subblocks.values()]
+    return ";".join(
+        f"{n.target}({', '.join(str(a) for a in n.args if not isinstance(a, str) or '.' in a)})"
+        for block in blocks
+        for n in block.graph.nodes
+        if n.op in {"call_method", "call_module"}
+    )
+
+
+def _buffers(
+    scheduler: inductor_scheduler.Scheduler,
+    nodes: Sequence[_SchedulerNode],
+    owner: dict[str, str],
+) -> tuple[Buffer, ...]:
+    outputs = set(V.graph.get_output_names())
+    written: dict[str, Buffer] = {}
+    for name, buf in scheduler.name_to_buf.items():
+        # A buffer that mutates another is that other one's memory: it can never stay in a register.
+        kept = name in outputs or bool(buf.get_mutations()) or _used_by_output(buf)
+        users = {owner.get(user.get_name(), "") for user in buf.users} - {""}
+        written[name] = Buffer(
+            name=name,
+            bytes=_bytes(buf.node),
+            dtype=str(buf.node.maybe_get_dtype() or "") if buf.node is not None else "",
+            is_input=False,
+            is_output=kept,
+            users=tuple(sorted(users, key=lambda n: (len(n), n))),
+            aliases=tuple(sorted({*buf.get_aliases(), *buf.get_mutations()})),
+        )
+    read: dict[str, list[str]] = {}
+    for node in nodes:
+        for dep in node.read_writes.reads:
+            if dep.name not in written:
+                read.setdefault(dep.name, []).append(node_name(node))
+    inputs = [
+        Buffer(
+            name=name,
+            bytes=_bytes(V.graph.get_buffer(name)) if V.graph.try_get_buffer(name) else 0,
+            dtype=str(V.graph.get_dtype(name)) if V.graph.try_get_buffer(name) else "",
+            is_input=True,
+            is_output=name in outputs,
+            users=tuple(dict.fromkeys(users)),
+        )
+        for name, users in read.items()
+    ]
+    return (*inputs, *written.values())
+
+
+def _used_by_output(buf: inductor_scheduler.SchedulerBuffer) -> bool:
+    return any(isinstance(user.node, inductor_scheduler.OutputNode) for user in buf.users)
+
+
+def _bytes(buffer: Any) -> int:
+    layout = buffer.maybe_get_layout() if buffer is not None else None
+    if not isinstance(layout, ir.Layout):
+        return 0
+    return hint(layout.storage_size()) * int(layout.dtype.itemsize)
+
+
+def _dependencies(
+    scheduler: inductor_scheduler.Scheduler,
+    nodes: Sequence[_SchedulerNode],
+    owner: dict[str, str],
+) -> Iterable[Dependency]:
+    for node in nodes:
+        consumer = node_name(node)
+        seen: set[tuple[str, str, bool]] = set()
+        for dep in sorted(node.unmet_dependencies, key=str):
+            producer = owner.get(scheduler.name_to_buf[dep.name].defining_op_name())
+            weak = isinstance(dep, inductor_deps.WeakDep)
+            entry = (producer or "", dep.name, weak)
+            if producer is None or producer == consumer or entry in seen:
+                continue
+            seen.add(entry)
+            yield Dependency(consumer, producer, dep.name, weak)

@@ -1,0 +1,126 @@
+"""The two points at which Inductor hands its work to fusewise, installed once a process.
+
+``Scheduler.fuse_nodes`` is where the partition is decided, and all the state that legality needs
+exists there; ``GraphLowering._compile_to_module_lines`` is where the generated program is
+complete. Both are replaced by a dispatcher that asks a context variable: with no
+:class:`Interceptor` active in this context, Inductor runs as if fusewise were not there.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from torch._inductor import graph as inductor_graph
+from torch._inductor import scheduler as inductor_scheduler
+
+_Nodes = list[inductor_scheduler.BaseSchedulerNode]
+
+
+class Interceptor(Protocol):
+    """What a compile under fusewise puts in the place of Inductor's own decisions."""
+
+    def fuse(
+        self,
+        scheduler: inductor_scheduler.Scheduler,
+        nodes: _Nodes,
+        stock: Callable[[_Nodes], _Nodes],
+    ) -> _Nodes:
+        """Return the fused nodes; ``stock`` is Inductor's own ``fuse_nodes``."""
+        ...
+
+    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
+        """See the generated program before it is compiled; may raise to stop there."""
+        ...
+
+
+_active: ContextVar[Interceptor | None] = ContextVar("fusewise_interceptor", default=None)
+_refusals: ContextVar[list[str] | None] = ContextVar("fusewise_refusals", default=None)
+_lock = threading.Lock()
+_installed = False
+
+
+def install() -> None:
+    """Put the dispatchers in place. Calling it again does nothing."""
+    global _installed  # noqa: PLW0603
+    with _lock:
+        if _installed:
+            return
+        _dispatch_fuse_nodes()
+        _dispatch_module()
+        _listen_to_refusals()
+        _installed = True
+
+
+@contextmanager
+def intercept(interceptor: Interceptor) -> Iterator[None]:
+    """Let ``interceptor`` decide for every graph compiled in this context."""
+    install()
+    token = _active.set(interceptor)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+@contextmanager
+def refusals() -> Iterator[list[str]]:
+    """Collect the reasons that Inductor gives for the fusions it refuses."""
+    install()
+    reasons: list[str] = []
+    token = _refusals.set(reasons)
+    try:
+        yield reasons
+    finally:
+        _refusals.reset(token)
+
+
+def _dispatch_fuse_nodes() -> None:
+    original = inductor_scheduler.Scheduler.fuse_nodes
+
+    @functools.wraps(original)
+    def fuse_nodes(self: inductor_scheduler.Scheduler, nodes: _Nodes) -> _Nodes:
+        interceptor = _active.get()
+        stock = functools.partial(original, self)
+        # A subgraph (of torch.cond, of an autotuned choice) has a scheduler of its own inside the
+        # compile of its parent; it is no part of the parent's problem and keeps Inductor's plan.
+        if interceptor is None or _is_subgraph():
+            return stock(nodes)
+        return interceptor.fuse(self, nodes, stock)
+
+    inductor_scheduler.Scheduler.fuse_nodes = fuse_nodes  # type: ignore[method-assign]
+
+
+def _is_subgraph() -> bool:
+    graph = inductor_scheduler.V.graph
+    return graph.name is not None or isinstance(graph, inductor_graph.SubgraphLowering)
+
+
+def _dispatch_module() -> None:
+    original = inductor_graph.GraphLowering._compile_to_module_lines
+
+    @functools.wraps(original)
+    def compile_lines(self: inductor_graph.GraphLowering, wrapper_code: Any) -> Any:
+        interceptor = _active.get()
+        if interceptor is not None:
+            interceptor.module(self, wrapper_code.value)
+        return original(self, wrapper_code)
+
+    inductor_graph.GraphLowering._compile_to_module_lines = compile_lines  # type: ignore[method-assign]
+
+
+def _listen_to_refusals() -> None:
+    original = inductor_scheduler.WhyNoFuse.__call__
+
+    @functools.wraps(original)
+    def call(self: Any, reason: str, *args: Any) -> None:
+        reasons = _refusals.get()
+        if reasons is not None:
+            reasons.append(reason % args if args else reason)
+        original(self, reason, *args)
+
+    inductor_scheduler.WhyNoFuse.__call__ = call  # type: ignore[method-assign]
