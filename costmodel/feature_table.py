@@ -1,0 +1,110 @@
+"""The feature table: name, unit and definition of each feature, in the order of the columns.
+
+The one place that says which features there are. Whoever changes a row, its meaning or its order
+raises ``FEATURES_VERSION``: a model and a stored sample are only good for the version they carry.
+
+Units: ``log2`` columns hold log2(1 + x), since sizes span decades and trees split on order only;
+``share`` columns lie in 0..1; ``count`` and ``flag`` columns hold plain numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NamedTuple
+
+FEATURES_VERSION: Final = 1
+
+
+class Feature(NamedTuple):
+    """One column."""
+
+    name: str
+    unit: str
+    definition: str
+
+
+FEATURES: Final[tuple[Feature, ...]] = (
+    # Loops
+    Feature("iterations", "log2 iterations", "numel x rnumel, summed over the nodes"),
+    Feature("numel", "log2 iterations", "largest iteration space outside a reduction"),
+    Feature("rnumel", "log2 iterations", "largest reduction space; 1 where nothing is reduced"),
+    Feature("smallest_iterations", "log2 iterations", "smallest numel x rnumel of a node"),
+    Feature("inner_extent", "log2 iterations", "smallest innermost loop extent of a node"),
+    Feature("depth", "count", "most loops of a node"),
+    Feature("loop_shapes", "count", "different (numel, rnumel) among the nodes"),
+    Feature("passes", "count", "times the loops must start again since a reduction must be done"),
+    Feature("nodes", "count", "nodes"),
+    Feature("pointwise", "count", "pointwise nodes"),
+    Feature("reductions", "count", "reduction nodes"),
+    Feature("plain_reductions", "count", "of these: sum, product, extremum, any"),
+    Feature("index_reductions", "count", "of these: argmax, argmin"),
+    Feature("fused_reductions", "count", "of these: Welford, online softmax, dot, others"),
+    Feature("outer_reductions", "count", "reductions whose largest read is not contiguous"),
+    Feature("scans", "count", "scan and sort nodes"),
+    Feature("other_nodes", "count", "template, foreach and extern nodes"),
+    # Memory: each (buffer, index) once; what fusion keeps in registers is not in here
+    Feature("read_contiguous", "log2 bytes", "distinct bytes read, innermost stride 1"),
+    Feature("read_strided", "log2 bytes", "distinct bytes read, innermost stride above 1"),
+    Feature("read_broadcast", "log2 bytes", "distinct bytes read, repeated over some loop"),
+    Feature("read_gather", "log2 bytes", "distinct bytes read through an index that was loaded"),
+    Feature("read_opaque", "log2 bytes", "distinct bytes read in an order that is not known"),
+    Feature("written_contiguous", "log2 bytes", "bytes stored, innermost stride 1"),
+    Feature("written_strided", "log2 bytes", "bytes stored, innermost stride above 1"),
+    Feature("written_atomic", "log2 bytes", "distinct bytes updated atomically"),
+    Feature("written_other", "log2 bytes", "bytes stored in any other way"),
+    Feature("line_bytes", "log2 bytes", "bytes of the cache lines that strided accesses move"),
+    Feature("random_bytes", "log2 bytes", "bytes touched by gathers and atomic updates"),
+    Feature("cached", "log2 bytes", "bytes read of what the group wrote or read at another index"),
+    Feature("reread", "log2 bytes", "bytes that a later pass reads again"),
+    Feature("stores_removed", "log2 bytes", "bytes not stored: all users are in the group"),
+    Feature("reads_removed", "log2 bytes", "bytes not read: the value is in a register"),
+    Feature("distinct", "log2 bytes", "distinct bytes that the group reads and stores"),
+    Feature("touched", "log2 bytes", "bytes touched, each repetition over a loop counted"),
+    Feature("reuse", "log2 ratio", "touched over distinct bytes"),
+    Feature("irregular", "share", "part of the distinct bytes not accessed contiguously"),
+    Feature("inner_stride", "log2 elements", "largest innermost stride"),
+    # Arithmetic, over all iterations
+    Feature("arithmetic", "log2 operations", "additions, multiplications, extrema, roundings"),
+    Feature("division", "log2 operations", "divisions, square roots, remainders"),
+    Feature("transcendental", "log2 operations", "exponentials, logarithms, trigonometry"),
+    Feature("selection", "log2 operations", "comparisons, selections, logic, masks"),
+    Feature("indexing", "log2 operations", "integer index arithmetic and bounds checks"),
+    Feature("conversion", "log2 operations", "conversions between dtypes"),
+    Feature("random", "log2 operations", "random numbers"),
+    Feature("reducing", "log2 operations", "steps of reductions, scans and sorts"),
+    Feature("flops", "log2 operations", "operations of template and extern nodes"),
+    Feature("operations_each", "log2 operations", "operations an iteration"),
+    Feature("intensity", "log2 operations/byte", "operations over distinct bytes"),
+    # Widths
+    Feature("width_min", "bytes", "narrowest element"),
+    Feature("width_max", "bytes", "widest element"),
+    Feature("widths_mixed", "flag", "elements of two or more widths"),
+    Feature("narrow", "share", "part of the touched bytes in elements of 1 byte"),
+    Feature("half", "share", "part of the touched bytes in elements of 2 bytes"),
+    Feature("wide", "share", "part of the touched bytes in elements of 8 bytes or more"),
+    # Counts
+    Feature("inputs", "count", "buffers read from outside"),
+    Feature("outputs", "count", "buffers stored"),
+    Feature("intermediates", "count", "buffers that fusion removes"),
+    Feature("loads", "count", "different (buffer, index) loaded"),
+    Feature("live_values", "count", "mean number of values kept for a later node"),
+    # Against the device
+    Feature("parallel", "log2 iterations/core", "iterations that may run at once, each core"),
+    Feature("cache_fill", "log2 ratio", "distinct and cached bytes over the last-level cache"),
+    Feature("is_cuda", "flag", "1 on a CUDA device"),
+    Feature("device_threads", "log2 threads", "threads of the device"),
+    Feature("device_cores", "log2 cores", "cores of the device"),
+    Feature("device_copy", "log2 GB/s", "copy bandwidth"),
+    Feature("device_cache", "log2 GB/s", "copy bandwidth within the cache"),
+    Feature("device_gather", "log2 GB/s", "gather bandwidth"),
+    Feature("device_flops", "log2 GFLOP/s", "fp32 matrix multiplication rate"),
+    Feature("device_transcendental", "log2 10^9/s", "exponentials a second"),
+    Feature("device_launch", "log2 us", "time from one small kernel to the next"),
+    Feature("device_cache_bytes", "log2 bytes", "last-level cache"),
+)
+
+#: Column of each feature.
+COLUMN: Final[dict[str, int]] = {feature.name: i for i, feature in enumerate(FEATURES)}
+
+#: Changes whenever a name, unit, definition or the order does: a guard against a forgotten version.
+FEATURES_DIGEST: Final = hashlib.sha256(repr(FEATURES).encode()).hexdigest()[:12]

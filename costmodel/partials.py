@@ -1,0 +1,109 @@
+"""What one node, and the device, put into the features on their own.
+
+Nothing here looks at two nodes at once; how the accesses of different nodes meet is the business
+of ``fusewise.costmodel.features``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.operations import (
+    CLASSES,
+    INDEX_REDUCTIONS,
+    PLAIN_REDUCTIONS,
+    operation_class,
+)
+from fusewise.schedule.problem import Node
+
+#: Threads of a CUDA block that share one reduction.
+_BLOCK: Final = 1024
+_NO_WIDTH: Final = 4
+
+#: Columns that are a sum over a group's nodes.
+SUMMED: Final = (
+    "iterations",
+    "nodes",
+    "pointwise",
+    "reductions",
+    "plain_reductions",
+    "index_reductions",
+    "fused_reductions",
+    "outer_reductions",
+    "scans",
+    "other_nodes",
+    *CLASSES,
+    "flops",
+)
+#: Columns that are a maximum over the nodes.
+LARGEST: Final = ("numel", "rnumel", "depth", "inner_stride", "width_max")
+#: Columns that are a minimum over the nodes.
+SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min", "parallel")
+
+
+def node_sums(node: Node) -> list[float]:
+    """The columns of ``SUMMED`` for one node."""
+    iterations = float(node.numel * node.rnumel)
+    operations = [0.0] * len(CLASSES)
+    for name, count in node.ops:
+        which = operation_class(name)
+        if which >= 0:
+            operations[which] += count * iterations
+    reduction = node.kind == "reduction"
+    plain = reduction and node.reduction_type in PLAIN_REDUCTIONS
+    index = reduction and node.reduction_type in INDEX_REDUCTIONS
+    largest = max(node.reads, key=lambda a: a.bytes, default=None)
+    outer = reduction and largest is not None and largest.kind != "contiguous"
+    scan = node.kind in ("scan", "sort")
+    return [
+        iterations,
+        1.0,
+        node.kind == "pointwise",
+        reduction,
+        plain,
+        index,
+        reduction and not plain and not index,
+        outer,
+        scan,
+        not reduction and not scan and node.kind != "pointwise",
+        *operations,
+        float(node.flops),
+    ]
+
+
+def node_extremes(node: Node, kind: str) -> list[float]:
+    """The columns of ``LARGEST``, then those of ``SMALLEST`` negated, for one node."""
+    loops = [*node.ranges[0], *node.ranges[1]]
+    widths = [a.itemsize for a in (*node.reads, *node.writes)] or [_NO_WIDTH]
+    stride = max((abs(a.stride) for a in (*node.reads, *node.writes)), default=0)
+    shared = min(node.rnumel, _BLOCK) if kind == "cuda" else 1
+    largest = [node.numel, node.rnumel, len(loops), stride, max(widths)]
+    smallest = [
+        node.numel * node.rnumel,
+        loops[-1] if loops else 1,
+        min(widths),
+        node.numel * shared,
+    ]
+    return [float(v) for v in largest] + [-float(v) for v in smallest]
+
+
+def lanes(profile: DeviceProfile) -> int:
+    """What iterations are spread over: threads of a CPU, multiprocessors of a CUDA device."""
+    return max(profile.cores if profile.kind == "cuda" else profile.threads, 1)
+
+
+def device_amounts(profile: DeviceProfile) -> dict[str, float]:
+    """The device's columns as plain numbers (no logs), in the order of the table."""
+    return {
+        "is_cuda": float(profile.kind == "cuda"),
+        "device_threads": float(profile.threads),
+        "device_cores": float(profile.cores),
+        "device_copy": profile.copy_gbs,
+        "device_cache": profile.cache_gbs or profile.copy_gbs,
+        "device_gather": profile.gather_gbs,
+        "device_flops": profile.flops_gfs,
+        "device_transcendental": profile.transcendental_gops,
+        "device_launch": profile.launch_us,
+        "device_cache_bytes": float(profile.cache_bytes),
+    }

@@ -1,0 +1,151 @@
+"""The roofline: the analytic time of a kernel, from its features and the device's rates.
+
+It is what a kernel would take if it did nothing but move its bytes or do its arithmetic, whichever
+is slower (Williams, Waterman, Patterson 2009), extended by access pattern, parallelism and launch
+cost. It is the denominator of the learned target, and stands in wherever no trained model holds.
+It never learns anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
+from fusewise.costmodel.interface import FloatArray, Prediction, Source
+from fusewise.costmodel.partials import device_amounts
+from fusewise.schedule.errors import ModelError
+
+#: The 90 % interval of an analytic estimate: a factor of four either way. Published analytic models
+#: of fused kernels are off by 31 % on average (Kaufman et al. 2021) on the device they were made
+#: for; this one is made for no device in particular.
+INTERVAL_FACTOR: Final = 4.0
+
+#: Cost of one operation of each class in fp32 additions (half a fused multiply-add each).
+#: Transcendentals have a measured rate of their own.
+_ADDITIONS: Final = {
+    "arithmetic": 1.0,
+    "division": 8.0,
+    "selection": 1.0,
+    "indexing": 2.0,
+    "conversion": 2.0,
+    "random": 40.0,
+    "reducing": 1.0,
+}
+#: Iterations below which a CPU loop is not handed to one more thread.
+_CPU_CHUNK: Final = 512.0
+#: Iterations that must be in flight on each multiprocessor to reach its full rate.
+_CUDA_IN_FLIGHT: Final = 2048.0
+_MAIN_BYTES: Final = (
+    "read_contiguous",
+    "read_strided",
+    "read_broadcast",
+    "read_opaque",
+    "written_contiguous",
+    "written_strided",
+    "written_other",
+)
+#: Bytes that come from the cache: read before, or parts of a line that was fetched for another.
+_CACHE_BYTES: Final = ("cached", "reread", "line_bytes")
+_LOGARITHMIC: Final = frozenset(f.name for f in FEATURES if f.unit.startswith("log2"))
+
+
+def check_features(features: FloatArray, subject: str) -> None:
+    """Refuse an array that cannot be a batch of features.
+
+    Raises:
+        ModelError: the shape is not [n, F].
+    """
+    if features.ndim != 2 or features.shape[1] != len(FEATURES):  # noqa: PLR2004
+        raise ModelError(
+            f"features have shape {features.shape}, not [n, {len(FEATURES)}]",
+            subject=subject,
+            remedy=f"compute them with Featurizer of features version {FEATURES_VERSION}",
+        )
+
+
+def roofline_us(features: FloatArray, profile: DeviceProfile | None = None) -> FloatArray:
+    """Analytic time in microseconds, shape [n], of groups with ``features`` [n, F].
+
+    ``launch + max(memory, arithmetic) / utilisation``: memory is each kind of byte over its
+    bandwidth (what fits the last-level cache moves at the cache's), arithmetic each class of
+    operation over its rate, and utilisation the part of the device that the iterations can fill.
+    It grows with every kind of byte and operation.
+
+    Rates are the ones the rows carry, so that rows of several devices can be mixed, or those of
+    ``profile`` where one is given.
+
+    Raises:
+        ModelError: the shape is not [n, F].
+    """
+    check_features(features, "roofline")
+
+    given = {} if profile is None else device_amounts(profile)
+
+    def amount(name: str) -> FloatArray:
+        if name in given:
+            return np.full(len(features), given[name])
+        # Contiguous, as numpy rounds exp2 of a strided array otherwise than of a single number.
+        column: FloatArray = np.ascontiguousarray(features[:, COLUMN[name]])
+        return np.exp2(column) - 1.0 if name in _LOGARITHMIC else column
+
+    def rate(name: str) -> FloatArray:
+        # 10^9 a second are 10^3 a microsecond.
+        return np.maximum(amount(name), 1e-6) * 1e3
+
+    copy = rate("device_copy")
+    cache = np.maximum(rate("device_cache"), copy)
+    gather = rate("device_gather")
+    additions = rate("device_flops") / 2.0
+    transcendental = rate("device_transcendental")
+    cache_bytes = amount("device_cache_bytes")
+    cuda = amount("is_cuda") > 0
+    spread = np.maximum(np.where(cuda, amount("device_cores"), amount("device_threads")), 1.0)
+
+    main = sum((amount(name) for name in _MAIN_BYTES), np.zeros(len(features)))
+    near = np.minimum(main, cache_bytes)
+    memory = near / cache + (main - near) / copy
+    memory += sum((amount(name) for name in _CACHE_BYTES), np.zeros(len(features))) / cache
+    memory += amount("random_bytes") / gather
+
+    work = np.zeros(len(features))
+    for name, each in _ADDITIONS.items():
+        work += each * amount(name)
+    # Eight-byte lanes are half as many.
+    work *= 1.0 + amount("wide")
+    arithmetic = work / additions + amount("transcendental") / transcendental
+    arithmetic += amount("flops") / (2.0 * additions)
+
+    at_once = amount("parallel") * spread
+    chunks = np.minimum(at_once, amount("iterations") / _CPU_CHUNK)
+    filled = np.where(cuda, at_once / (spread * _CUDA_IN_FLIGHT), chunks / spread)
+    least = np.where(cuda, 1.0 / (spread * _CUDA_IN_FLIGHT), 1.0 / spread)
+    utilisation = np.clip(filled, least, 1.0)
+    result: FloatArray = amount("device_launch") + np.maximum(memory, arithmetic) / utilisation
+    return result
+
+
+class Roofline:
+    """The analytic cost model of one device. Implements ``CostModel``."""
+
+    name = "roofline"
+    features_version = FEATURES_VERSION
+
+    def __init__(self, profile: DeviceProfile) -> None:
+        self.profile = profile
+        rates = hashlib.sha256(msgspec.json.encode(profile)).hexdigest()[:8]
+        self.id = f"roofline-{FEATURES_VERSION}-{profile.key}-{rates}"
+
+    def predict(self, features: FloatArray) -> Prediction:
+        """Times of groups with ``features`` [n, F]; the interval is a factor of four either way.
+
+        Raises:
+            ModelError: the shape is not [n, F].
+        """
+        us = roofline_us(features, self.profile)
+        source: Source = "roofline"
+        return Prediction(us, us / INTERVAL_FACTOR, us * INTERVAL_FACTOR, (source,) * len(features))
