@@ -1,0 +1,353 @@
+"""The store: what was measured, decided and trained, in one DuckDB file.
+
+Opening takes in what processes left in the spool; appending writes only the spool. A store holds
+no connection and no lock between calls, so any number of processes can have it open. Never
+removes or overwrites a file that it cannot read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+
+import duckdb
+import msgspec
+import platformdirs
+
+from fusewise.datasets.database import LOCK_TIMEOUT, Database, transaction
+from fusewise.datasets.ingest import IngestReport, has_news, ingest
+from fusewise.datasets.rows import (
+    DecisionRow,
+    DeviceKind,
+    DeviceRow,
+    GraphRow,
+    Row,
+    ScheduleRow,
+)
+from fusewise.datasets.samples import (
+    KernelSamples,
+    ScheduleSamples,
+    kernel_samples,
+    schedule_samples,
+)
+from fusewise.datasets.spool import SpoolWriter, spool_files
+from fusewise.datasets.tables import TABLES
+from fusewise.schedule.errors import StoreError
+
+
+def default_store_path() -> Path:
+    """``store.duckdb`` in ``FUSEWISE_HOME``, or else in the user's data folder."""
+    home = os.environ.get("FUSEWISE_HOME") or platformdirs.user_data_dir("fusewise")
+    return Path(home).expanduser() / "store.duckdb"
+
+
+class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store holds."""
+
+    path: str
+    schema_version: int
+    #: Rows by table.
+    counts: dict[str, int]
+    devices: tuple[DeviceRow, ...]
+    #: Bytes of the DuckDB file and its log.
+    bytes: int
+    #: Files and bytes in the spool. Files of running processes stay after they were taken in.
+    spool_files: int
+    spool_bytes: int
+
+
+class Store:
+    """A store at ``path``. Make it with :meth:`open`.
+
+    Reading sees what was taken in by opening and by :meth:`ingest`, not what this or another
+    process has appended since.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool, timeout: float) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._database = Database(path, timeout=timeout)
+        self._spool = SpoolWriter(path.with_name(path.name + ".spool"))
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        timeout: float = LOCK_TIMEOUT,
+    ) -> Self:
+        """Open or make the store, bring its tables up to date and take the spool in.
+
+        Args:
+            path: the DuckDB file; its lock and its spool stand beside it.
+            read_only: change nothing: no making, no migrations, no taking in, no appending.
+            timeout: seconds to wait for another process that has it.
+
+        Raises:
+            StoreError: it is held too long by another process, damaged, no store, of a newer
+                schema, or cannot be written. The file is left as it was.
+        """
+        store = cls(Path(path).absolute(), read_only=read_only, timeout=timeout)
+        if read_only:
+            if not store.path.is_file():
+                raise StoreError(
+                    "there is no store",
+                    subject=str(store.path),
+                    remedy="give the path of one, or collect into it first",
+                )
+            with store._reading():
+                return store
+        store.ingest()
+        return store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of this process's spool file. The store can still be used; it opens another."""
+        self._spool.close()
+
+    def append(self, rows: Iterable[Row] | Row) -> int:
+        """Leave rows in the spool of this process; the number of rows.
+
+        Rows of a key that is there already are merged with it when they are taken in.
+
+        Raises:
+            StoreError: a row cannot be told, the spool cannot be written, or the store was opened
+                read-only.
+        """
+        self._check_writable()
+        return self._spool.append([rows] if isinstance(rows, msgspec.Struct) else rows)
+
+    def ingest(self) -> IngestReport:
+        """Take in what all processes have left in the spool so far.
+
+        Raises:
+            StoreError: as for :meth:`open`.
+        """
+        self._check_writable()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"its folder cannot be made: {error.strerror or error}",
+                subject=str(self.path),
+                remedy="set FUSEWISE_HOME to a folder that can be written",
+            ) from error
+        with self._database.lock():
+            if not self.path.exists():
+                self._database.create()
+            files = spool_files(self._spool.folder)
+            # Most openings find nothing to do, and a reading connection cannot do harm to a file
+            # that turns out to be something else.
+            with self._database.connect(write=False) as connection:
+                outdated = self._database.is_outdated(connection)
+                if not outdated and not has_news(connection, files):
+                    return IngestReport()
+            with self._database.connect(write=True) as connection:
+                self._database.migrate(connection)
+                return ingest(connection, files)
+
+    def decision(self, graph_key: str, device_key: str) -> DecisionRow | None:
+        """The newest decision for the graph on the device."""
+        with self._reading() as connection:
+            found = TABLES["decisions"].select(
+                connection,
+                'WHERE graph_key = ? AND device_key = ? ORDER BY "at" DESC, schedule_id LIMIT 1',
+                [graph_key, device_key],
+            )
+        return cast(DecisionRow, found[0]) if found else None
+
+    def graph(self, key: str) -> GraphRow | None:
+        """The graph of that key."""
+        with self._reading() as connection:
+            found = TABLES["graphs"].select(connection, "WHERE key = ?", [key])
+        return cast(GraphRow, found[0]) if found else None
+
+    def schedule(self, id: str, graph_key: str) -> ScheduleRow | None:
+        """The schedule of that id for the graph."""
+        with self._reading() as connection:
+            found = TABLES["schedules"].select(
+                connection, "WHERE id = ? AND graph_key = ?", [id, graph_key]
+            )
+        return cast(ScheduleRow, found[0]) if found else None
+
+    def rows(self, table: str) -> list[Row]:
+        """All rows of ``table``, for reports over small tables.
+
+        Raises:
+            StoreError: there is no such table.
+        """
+        if table not in TABLES:
+            raise StoreError(
+                f"there is no table {table!r}",
+                subject=str(self.path),
+                remedy=f"use one of {', '.join(TABLES)}",
+            )
+        with self._reading() as connection:
+            return TABLES[table].select(connection, "ORDER BY ALL", [])
+
+    def devices(self) -> list[DeviceRow]:
+        """All devices, in the order in which they were met."""
+        with self._reading() as connection:
+            return self._devices(connection)
+
+    def kernel_samples(
+        self,
+        *,
+        features_version: int | None = None,
+        device_key: str | None = None,
+        device_kind: DeviceKind | None = None,
+    ) -> KernelSamples:
+        """Measured kernels: one sample for each distinct kernel and device.
+
+        Args:
+            features_version: the version that features are wanted of; None takes the newest.
+            device_key: only this device.
+            device_kind: only devices of this kind.
+
+        Raises:
+            StoreError: samples of that version have different numbers of features.
+        """
+        with self._reading() as connection:
+            return kernel_samples(
+                connection,
+                features_version=features_version,
+                device_key=device_key,
+                device_kind=device_kind,
+            )
+
+    def schedule_samples(self, *, device_key: str | None = None) -> ScheduleSamples:
+        """Measured schedules, of one device or all."""
+        with self._reading() as connection:
+            return schedule_samples(connection, device_key=device_key)
+
+    def measured_signatures(self, device_key: str) -> set[str]:
+        """Signatures of kernels that were measured on the device, also those that failed."""
+        with self._reading() as connection:
+            found = connection.execute(
+                "SELECT DISTINCT subject_id FROM measurements "
+                "WHERE subject = 'kernel' AND device_key = ?",
+                [device_key],
+            ).fetchall()
+        return {signature for (signature,) in found}
+
+    def info(self) -> StoreInfo:
+        """Counts, devices and sizes."""
+        with self._reading() as connection:
+            counts = {table: _count(connection, table) for table in TABLES}
+            devices = tuple(self._devices(connection))
+            version = self._database.version(connection)
+        files = spool_files(self._spool.folder)
+        log = self.path.with_name(self.path.name + ".wal")
+        return StoreInfo(
+            path=str(self.path),
+            schema_version=version,
+            counts=counts,
+            devices=devices,
+            bytes=sum(file.stat().st_size for file in (self.path, log) if file.exists()),
+            spool_files=len(files),
+            spool_bytes=sum(file.size for file in files),
+        )
+
+    def export(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write each table as ``<table>.parquet`` into ``folder``; the files written.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        target = Path(folder)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot be made: {error.strerror or error}",
+                subject=str(target),
+                remedy="give a folder that can be written",
+            ) from error
+        written = []
+        with self._reading() as connection:
+            for table in TABLES:
+                file = target / f"{table}.parquet"
+                connection.execute(f"COPY {table} TO {_quoted(file)} (FORMAT parquet)")
+                written.append(file)
+        return written
+
+    def merge(self, other: str | os.PathLike[str]) -> dict[str, int]:
+        """Take in all of another store; the number of its rows by table.
+
+        The other store is opened first, so its spool counts, and otherwise left as it is.
+
+        Raises:
+            StoreError: either cannot be opened, or both are the same.
+        """
+        self._check_writable()
+        other_path = Path(other).absolute()
+        if other_path.resolve() == self.path.resolve():
+            raise StoreError(
+                "a store cannot be merged into itself",
+                subject=str(other_path),
+                remedy="give another store",
+            )
+        if not other_path.is_file():
+            raise StoreError(
+                "there is no store", subject=str(other_path), remedy="give the path of one"
+            )
+        with Store.open(other_path, timeout=self._database.timeout) as source:
+            # Always in the same order: two merges of each other would wait for ever.
+            first, second = sorted((self._database, source._database), key=lambda d: str(d.path))
+            with first.lock(), second.lock(), self._database.connect(write=True) as connection:
+                connection.execute(f"ATTACH {_quoted(other_path)} AS other (READ_ONLY)")
+                with transaction(connection):
+                    merged = {}
+                    for name, table in TABLES.items():
+                        table.stage_from(connection, "other")
+                        merged[name] = table.merge_stage(connection)
+        return merged
+
+    @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with (
+            self._database.lock(optional=self.read_only),
+            self._database.connect(write=False) as connection,
+        ):
+            if self._database.is_outdated(connection):
+                raise StoreError(
+                    "has tables of an older fusewise",
+                    subject=str(self.path),
+                    remedy="open it once for writing, which brings it up to date",
+                )
+            yield connection
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise StoreError(
+                "was opened read-only", subject=str(self.path), remedy="open it for writing"
+            )
+
+    @staticmethod
+    def _devices(connection: duckdb.DuckDBPyConnection) -> list[DeviceRow]:
+        found = TABLES["devices"].select(connection, "ORDER BY first_seen, key", [])
+        return cast(list[DeviceRow], found)
+
+
+def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
+    found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(found[0]) if found else 0
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
