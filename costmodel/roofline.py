@@ -124,6 +124,8 @@ def roofline_us(features: FloatArray, profile: DeviceProfile | None = None) -> F
     chunks = np.minimum(at_once, amount("iterations") / _CPU_CHUNK)
     filled = np.where(cuda, at_once / (spread * _CUDA_IN_FLIGHT), chunks / spread)
     least = np.where(cuda, 1.0 / (spread * _CUDA_IN_FLIGHT), 1.0 / spread)
+    # Finished kernels spread their work themselves, their nodes have no loops to judge by.
+    filled = np.where(amount("other_nodes") > 0, 1.0, filled)
     utilisation = np.clip(filled, least, 1.0)
     result: FloatArray = amount("device_launch") + np.maximum(memory, arithmetic) / utilisation
     return result

@@ -1,0 +1,182 @@
+"""The time of a complete plan: what each group costs, remembered, and their sum.
+
+Many plans share their groups, so a group is featurised and predicted once. Nothing here chooses a
+plan, measures one or checks that it is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.feature_table import FEATURES_VERSION
+from fusewise.costmodel.features import Featurizer
+from fusewise.costmodel.interface import CostModel, Prediction, Source
+from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
+from fusewise.schedule.errors import ModelError
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.problem import Node, Problem
+
+#: How far the compiler's own estimate of a node may be off, either way.
+_COMPILER_FACTOR = 2.0
+#: Kinds whose time is that of a finished kernel, not of a loop that is generated for the group.
+_FINISHED = frozenset({"extern", "template"})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCost:
+    """What one group of a plan costs, in microseconds."""
+
+    names: tuple[str, ...]
+    us: float
+    low_us: float
+    high_us: float
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPrediction:
+    """Time of a plan, in microseconds: the sums over its groups."""
+
+    us: float
+    #: Sums of the groups' 90 % interval ends. Errors of one model are alike from group to group,
+    #: so they are not taken to cancel.
+    low_us: float
+    high_us: float
+
+
+class PlanCost:
+    """Times of groups and plans of one problem on one device, by one model."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        profile: DeviceProfile,
+        model: CostModel,
+        extern_us: Mapping[str, float] | None = None,
+    ) -> None:
+        """``extern_us`` gives measured microseconds of extern and template nodes by signature.
+
+        Raises:
+            ModelError: the model expects features of another version.
+        """
+        if model.features_version != FEATURES_VERSION:
+            raise ModelError(
+                f"it expects features of version {model.features_version}, "
+                f"these are version {FEATURES_VERSION}",
+                subject=f"model {model.name}",
+                remedy="train it again with train-costmodel",
+            )
+        self.problem = problem
+        self.profile = profile
+        self.model = model
+        self.featurizer = Featurizer(problem, profile)
+        self._extern_us = dict(extern_us or {})
+        self._known: dict[frozenset[str], GroupCost] = {}
+
+    def score(self, groups: Sequence[Collection[str]]) -> Prediction:
+        """Predicted times of ``groups`` [n], in order; unseen ones go to the model in one batch.
+
+        Raises:
+            PlanError: a group is empty or names a node that the problem does not have.
+        """
+        costs = self._costs(groups)
+        return Prediction(
+            np.array([cost.us for cost in costs], dtype=np.float64),
+            np.array([cost.low_us for cost in costs], dtype=np.float64),
+            np.array([cost.high_us for cost in costs], dtype=np.float64),
+            tuple(cost.source for cost in costs),
+        )
+
+    def plan(self, plan: Plan) -> PlanPrediction:
+        """Time of the whole plan.
+
+        Raises:
+            PlanError: a group names a node that the problem does not have.
+        """
+        costs = self._costs(plan.groups)
+        return PlanPrediction(
+            sum(cost.us for cost in costs),
+            sum(cost.low_us for cost in costs),
+            sum(cost.high_us for cost in costs),
+        )
+
+    def breakdown(self, plan: Plan) -> tuple[GroupCost, ...]:
+        """What each group of the plan costs, in the plan's order of groups and nodes.
+
+        Raises:
+            PlanError: a group names a node that the problem does not have.
+        """
+        return tuple(
+            GroupCost(tuple(names), cost.us, cost.low_us, cost.high_us, cost.source)
+            for names, cost in zip(plan.groups, self._costs(plan.groups), strict=True)
+        )
+
+    def _costs(self, groups: Sequence[Collection[str]]) -> list[GroupCost]:
+        keys = [frozenset(names) for names in groups]
+        unseen = [key for key in dict.fromkeys(keys) if key not in self._known]
+        if unseen:
+            self._learn(unseen)
+        return [self._known[key] for key in keys]
+
+    def _learn(self, groups: Sequence[frozenset[str]]) -> None:
+        generated = []
+        for names in groups:
+            # Unknown names go to the featuriser, which refuses them.
+            nodes = [n for n in map(self.problem.node_by_name.get, names) if n is not None]
+            running = [node for node in nodes if node.kind != "nop"]
+            if nodes and not running and len(nodes) == len(names):
+                self._known[names] = GroupCost(tuple(names), 0.0, 0.0, 0.0, "free")
+            elif any(node.kind in _FINISHED for node in running):
+                self._known[names] = self._finished(names, running)
+            else:
+                generated.append(names)
+        if not generated:
+            return
+        predicted = self.model.predict(self.featurizer.batch(generated))
+        for names, us, low, high, source in zip(
+            generated,
+            predicted.us.tolist(),
+            predicted.low_us.tolist(),
+            predicted.high_us.tolist(),
+            predicted.source,
+            strict=True,
+        ):
+            self._known[names] = GroupCost(tuple(names), us, low, high, source)
+
+    def _finished(self, names: frozenset[str], nodes: Iterable[Node]) -> GroupCost:
+        """Cost of a group around extern or template nodes.
+
+        These bring their own time. What is fused into them adds what the roofline gives for the
+        bytes and operations that the group has beyond them.
+        """
+        us = low = high = 0.0
+        sources: list[Source] = []
+        alone = [node for node in nodes if node.kind in _FINISHED]
+        for node in sorted(alone, key=lambda node: node.order):
+            one, factor, source = self._finished_node(node)
+            us, low, high = us + one, low + one / factor, high + one * factor
+            sources.append(source)
+        if len(names) > len(alone):
+            rows = self.featurizer.batch([names, [node.name for node in alone]])
+            whole, kernel = roofline_us(rows, self.profile).tolist()
+            more = max(whole - kernel, 0.0)
+            us, low, high = us + more, low + more / INTERVAL_FACTOR, high + more * INTERVAL_FACTOR
+            if more > 0.0:
+                sources.append("roofline")
+        # The least certain part names the whole.
+        source = max(sources, key=("measured", "compiler", "roofline").index)
+        return GroupCost(tuple(names), us, low, high, source)
+
+    def _finished_node(self, node: Node) -> tuple[float, float, Source]:
+        """Time alone, the factor of its interval, and where both come from."""
+        measured = self._extern_us.get(node.signature)
+        if measured is not None:
+            return measured, 1.0, "measured"
+        if node.compiler_us > 0.0:
+            return node.compiler_us, _COMPILER_FACTOR, "compiler"
+        us = float(roofline_us(self.featurizer.batch([(node.name,)]), self.profile)[0])
+        return us, INTERVAL_FACTOR, "roofline"
