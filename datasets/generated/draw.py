@@ -1,0 +1,120 @@
+"""Random sizes, dtypes, tensors and choices of one generated program.
+
+Everything that a family draws comes from one seed here, so that equal seeds give equal programs.
+Never touches torch's global random state.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+#: Elements of the main tensor at scale 1: from some 5 µs to some 5 ms on a few CPU cores.
+_SMALLEST, _LARGEST = 2**12, 2**22
+
+#: Widths that models have: powers of two and not.
+_WIDTHS = (16, 32, 40, 48, 64, 80, 96, 127, 128, 160, 192, 197, 256, 320, 384, 512, 640, 768)
+_WIDE = (*_WIDTHS, 1000, 1024, 1280, 1536, 2048, 3072, 4096)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a family makes: something to call and its arguments."""
+
+    module: Callable[..., Any]
+    args: tuple[Any, ...]
+    training: bool = False
+
+
+class Draw:
+    """The random source of one program.
+
+    Args:
+        seed: any text; equal ones draw equally.
+        scale: factor on the number of elements.
+    """
+
+    def __init__(self, seed: str, scale: float) -> None:
+        self.random = random.Random(seed)
+        self.scale = scale
+        self.generator = torch.Generator().manual_seed(self.random.getrandbits(62))
+        self.dtype: torch.dtype = self.choice((torch.float32, torch.float32, torch.bfloat16))
+        #: Elements of the program's main tensor.
+        self.numel = max(16, int(self._log_uniform(_SMALLEST, _LARGEST) * scale))
+        #: Whether a family that can be trained is.
+        self.training = self.chance(0.5)
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of ``options``."""
+        return self.random.choice(options)
+
+    def chance(self, probability: float) -> bool:
+        """True with that probability."""
+        return self.random.random() < probability
+
+    def between(self, low: int, high: int) -> int:
+        """An integer from ``low`` to ``high``, both included."""
+        return self.random.randint(low, high)
+
+    def width(self, *, wide: bool = True) -> int:
+        """Extent of an innermost dimension; at most the square root of numel times eight."""
+        most = max(16, int(8 * self.numel**0.5))
+        return self.choice([w for w in (_WIDE if wide else _WIDTHS) if w <= most])
+
+    def shape(self, rank: int, *, wide: bool = True) -> tuple[int, ...]:
+        """A shape of about ``numel`` elements whose last dimension is a :meth:`width`."""
+        last = self.width(wide=wide)
+        left = max(1, self.numel // last)
+        dims: list[int] = []
+        for _ in range(rank - 2):
+            dim = max(1, min(left, round(self._log_uniform(1, max(2.0, left**0.7)))))
+            dims.append(dim)
+            left = max(1, left // dim)
+        if rank > 1:
+            dims.append(left)
+        return (*dims, last)
+
+    def tensor(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype | None = None,
+        grad: bool | None = None,
+        positive: bool = False,
+    ) -> Tensor:
+        """Standard normal values (their absolute, where ``positive``), or uniform bytes for ints.
+
+        Requires a gradient where ``grad`` says so, and by default where the program is trained.
+        """
+        dtype = dtype or self.dtype
+        if not dtype.is_floating_point:
+            return torch.randint(-128, 128, tuple(shape), generator=self.generator).to(dtype)
+        values = torch.randn(tuple(shape), generator=self.generator)
+        if positive:
+            values = values.abs() + 0.1
+        return values.to(dtype).requires_grad_(self.training if grad is None else grad)
+
+    def indices(self, shape: Sequence[int], bound: int) -> Tensor:
+        """Integers below ``bound``, int64."""
+        return torch.randint(0, bound, tuple(shape), generator=self.generator)
+
+    def mask(self, shape: Sequence[int], probability: float = 0.5) -> Tensor:
+        """Booleans, True with that probability."""
+        return torch.rand(tuple(shape), generator=self.generator) < probability
+
+    def module(self, build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+        """A module built with its initial values drawn from here, in the program's dtype."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.random.getrandbits(62))
+            module = build().to(self.dtype)
+        return module.train(self.training).requires_grad_(self.training)
+
+    def _log_uniform(self, low: float, high: float) -> float:
+        return float(low * (high / low) ** self.random.random())
