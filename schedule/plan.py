@@ -9,13 +9,13 @@ leaves a trace in the code. Every plan, the compiler's own included, is this one
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.problem import Problem, bits
+from fusewise.schedule.problem import Problem
 
 StepKind = Literal["fuse", "align"]
 
@@ -50,16 +50,17 @@ class Plan(msgspec.Struct, frozen=True, order=True):
 def build_plan(names: Sequence[str], steps: Iterable[Step]) -> Plan:
     """Replay ``steps`` over the nodes ``names`` (in problem order) into a canonical plan.
 
-    Steps of different groups commute unless an ``align`` stands between them, so between two
-    aligns they are sorted by the group they end in: plans that build the same groups the same way
-    are equal, whoever found them.
+    Steps of different groups commute unless an ``align`` stands between them, and so do the steps
+    that build the two sides of a fusion. So between two aligns the steps stand group by group,
+    each group's in post-order, and each side is named by its first node: plans that build the same
+    groups the same way are equal, whoever found them.
 
     Raises:
         PlanError: a step names an unknown node or fuses a group with itself.
     """
-    steps = tuple(steps)
     position = {name: i for i, name in enumerate(names)}
     group: dict[str, list[str]] = {name: [name] for name in names}
+    ordered: list[Step | _Fusion] = []
     for step in steps:
         for name in (step.first, step.second):
             if name not in position:
@@ -69,15 +70,18 @@ def build_plan(names: Sequence[str], steps: Iterable[Step]) -> Plan:
                     subject="plan",
                     remedy="use a plan that was made for this graph",
                 )
-        if step.kind == "align":
-            continue
         first, second = group[step.first], group[step.second]
+        named = Step(step.kind, first[0], second[0], step.reorder)
+        if step.kind == "align":
+            ordered.append(named)
+            continue
         if first is second:
             raise PlanError(
                 f"step fuse {step.first} {step.second} joins two nodes that are already together",
                 subject="plan",
                 remedy="leave the step out",
             )
+        ordered.append(_Fusion(named, first[0], second[0]))
         first.extend(second)
         for name in second:
             group[name] = first
@@ -85,17 +89,39 @@ def build_plan(names: Sequence[str], steps: Iterable[Step]) -> Plan:
         {id(members): members for members in group.values()}.values(),
         key=lambda members: min(position[name] for name in members),
     )
-    rank = {name: i for i, members in enumerate(groups) for name in members}
-    ordered: list[Step] = []
-    run: list[Step] = []
+    rank = {name: (i, at) for i, members in enumerate(groups) for at, name in enumerate(members)}
+    return Plan(tuple(tuple(members) for members in groups), tuple(_canonical(ordered, rank)))
+
+
+class _Fusion(NamedTuple):
+    """A fuse step with the first nodes of its two sides."""
+
+    step: Step
+    first: str
+    second: str
+
+
+def _canonical(
+    steps: Iterable[Step | _Fusion], rank: Mapping[str, tuple[int, int]]
+) -> Iterator[Step]:
+    """Order the fusions between two aligns; ``rank`` places a node by group and place therein."""
+    #: Fusions since the last align whose result no later one has taken up, by their first node,
+    #: each with the fusions that build its sides.
+    open_: dict[str, list[Step]] = {}
+
+    def flush() -> Iterator[Step]:
+        for first in sorted(open_, key=lambda name: rank[name]):
+            yield from open_[first]
+        open_.clear()
+
     for step in steps:
-        if step.kind == "align":
-            ordered += [*sorted(run, key=lambda s: rank[s.first]), step]
-            run = []
+        if isinstance(step, _Fusion):
+            sides = (*open_.pop(step.first, ()), *open_.pop(step.second, ()))
+            open_[step.first] = [*sides, step.step]
         else:
-            run.append(step)
-    ordered += sorted(run, key=lambda s: rank[s.first])
-    return Plan(tuple(tuple(members) for members in groups), tuple(ordered))
+            yield from flush()
+            yield step
+    yield from flush()
 
 
 def unfused(names: Sequence[str]) -> Plan:
@@ -202,15 +228,42 @@ def check_plan(problem: Problem, plan: Plan) -> None:
 
 
 def _cyclic_group(problem: Problem, plan: Plan) -> tuple[str, ...]:
-    """A group that closes a cycle: one that depends on something that depends on the group."""
-    for group in plan.groups:
-        mask = 0
-        for name in group:
-            mask |= 1 << problem.index[name]
-        above = 0
-        for i in bits(mask):
-            above |= problem.ancestors[i]
-        outside = above & ~mask
-        if any(problem.ancestors[i] & mask for i in bits(outside)):
-            return group
-    return plan.groups[0]
+    """A group of two or more nodes on a cycle of groups; ``plan`` must have one.
+
+    Every cycle goes through such a group, since nodes alone close none.
+    """
+    owner = plan.group_of()
+    needs: list[set[int]] = [set() for _ in plan.groups]
+    for dep in problem.dependencies:
+        consumer, producer = owner[dep.consumer], owner[dep.producer]
+        if consumer != producer:
+            needs[consumer].add(producer)
+    # Groups that cannot be put in order: from one of them, walking to a need that cannot be put
+    # in order either comes round in the end.
+    stuck = _unordered(needs)
+    at = min(stuck)
+    walked: list[int] = []
+    while at not in walked:
+        walked.append(at)
+        at = min(needs[at] & stuck)
+    cycle = walked[walked.index(at) :]
+    return plan.groups[next((i for i in cycle if len(plan.groups[i]) > 1), at)]
+
+
+def _unordered(needs: Sequence[set[int]]) -> set[int]:
+    """What is left when all that has no unmet need is taken away again and again."""
+    left = [set(n) for n in needs]
+    feeds: list[list[int]] = [[] for _ in needs]
+    for consumer, producers in enumerate(needs):
+        for producer in producers:
+            feeds[producer].append(consumer)
+    ready = [i for i, n in enumerate(left) if not n]
+    stuck = set(range(len(needs)))
+    while ready:
+        done = ready.pop()
+        stuck.discard(done)
+        for consumer in feeds[done]:
+            left[consumer].discard(done)
+            if not left[consumer]:
+                ready.append(consumer)
+    return stuck

@@ -12,9 +12,7 @@ from typing import Literal
 
 import msgspec
 
-NodeKind = Literal[
-    "pointwise", "reduction", "scan", "sort", "template", "extern", "foreach", "nop"
-]
+NodeKind = Literal["pointwise", "reduction", "scan", "sort", "template", "extern", "foreach", "nop"]
 AccessKind = Literal["contiguous", "strided", "broadcast", "gather", "atomic", "opaque"]
 
 #: Kinds that become generated code and can take part in a fusion.
