@@ -1,0 +1,88 @@
+"""Splits of samples by family, never by row.
+
+Rows of one family are near copies of each other: a split by row would test on what was trained.
+Only says which rows go where; never moves or weighs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewise.schedule.errors import StoreError
+
+Indices = npt.NDArray[np.int64]
+Labels = Sequence[str] | npt.NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of the two sides; no family stands on both."""
+
+    train: Indices
+    test: Indices
+
+
+def split_groups(family: Labels, graph_key: Labels) -> list[str]:
+    """What each row is split by: its family, or its graph where it has none. n labels each.
+
+    Raises:
+        StoreError: the two are not of the same length.
+    """
+    if len(family) != len(graph_key):
+        raise StoreError(
+            f"{len(family)} families stand beside {len(graph_key)} graphs",
+            subject="split",
+            remedy="give one of each for every row",
+        )
+    return [str(f) or f"graph {g}" for f, g in zip(family, graph_key, strict=True)]
+
+
+def split_by_family(groups: Labels, *, test_fraction: float = 0.2, seed: int = 0) -> Split:
+    """One split in which about ``test_fraction`` of the groups are for testing.
+
+    Args:
+        groups: label of each row, see :func:`split_groups`.
+        test_fraction: of the groups, not of the rows; at least one group is on each side.
+        seed: equal seeds and groups give equal splits.
+
+    Raises:
+        StoreError: there are fewer than two groups.
+    """
+    from sklearn.model_selection import GroupShuffleSplit
+
+    labels = np.asarray(groups, dtype=object)
+    count = len(_at_least(labels, 2))
+    test = min(count - 1, max(1, round(test_fraction * count)))
+    splitter = GroupShuffleSplit(n_splits=1, test_size=test, random_state=seed)
+    train_rows, test_rows = next(splitter.split(labels, groups=labels))
+    return Split(train_rows, test_rows)
+
+
+def folds_by_family(groups: Labels, *, folds: int = 5) -> list[Split]:
+    """``folds`` splits, each group tested in exactly one of them; folds of about equal rows.
+
+    Raises:
+        StoreError: there are fewer groups than folds.
+    """
+    from sklearn.model_selection import GroupKFold
+
+    labels = np.asarray(groups, dtype=object)
+    _at_least(labels, folds)
+    splitter = GroupKFold(n_splits=folds)
+    return [Split(train, test) for train, test in splitter.split(labels, groups=labels)]
+
+
+def _at_least(labels: npt.NDArray[np.object_], wanted: int) -> list[str]:
+    found = sorted({str(label) for label in labels})
+    if len(found) < wanted:
+        named = f": {', '.join(found)}" if found else ""
+        raise StoreError(
+            f"samples are of {len(found)} families where {wanted} are needed{named}",
+            subject="split",
+            remedy="collect graphs of more families, or ask for fewer folds",
+        )
+    return found
