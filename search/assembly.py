@@ -13,7 +13,7 @@ from typing import Final
 from fusewise.schedule.plan import Plan, Step, build_plan
 from fusewise.schedule.problem import Problem
 from fusewise.search.part_beam import PartBeam, State
-from fusewise.search.region import arrange
+from fusewise.search.region import arrange, cycles
 from fusewise.search.tree import Join, Tree, subtrees, trees_of
 
 #: Plans of one part that are tried where its best closes a cycle with other parts.
@@ -113,8 +113,8 @@ class Whole:
         """
         self._problem = problem
         self._trees = tuple(trees)
-        held = {name for part in parts for name in part.part.names}
-        self._kept = [tree for tree in trees if tree.nodes[0] not in held]
+        self._home = {name: i for i, part in enumerate(parts) for name in part.part.names}
+        self._kept = [tree for tree in trees if tree.nodes[0] not in self._home]
         self._foreign = foreign
         self.parts = tuple(parts)
         self.start = tuple(start)
@@ -148,32 +148,32 @@ class Whole:
     def best(self) -> list[State]:
         """The best plan of each part, but for parts that would close a cycle with others.
 
-        Parts are taken over many at a time; where that closes a cycle, half of them at a time.
+        Of the parts on a cycle the one that loses least by it goes back to a plan further down,
+        and in the end to its start, until no cycle is left.
         """
-        chosen = list(self.start)
-        ranked = [part.ranked(_FALLBACKS) for part in self.parts]
-
-        def adopt(ids: Sequence[int]) -> None:
-            ids = [i for i in ids if ranked[i][0].us < chosen[i].us]
-            if not ids:
-                return
-            trial = list(chosen)
-            for i in ids:
-                trial[i] = ranked[i][0]
-            if self.arranged(trial) is not None:
-                chosen[:] = trial
-            elif len(ids) > 1:
-                adopt(ids[: len(ids) // 2])
-                adopt(ids[len(ids) // 2 :])
-            else:
-                for state in ranked[ids[0]][1:]:
-                    trial[ids[0]] = state
-                    if state.us < chosen[ids[0]].us and self.arranged(trial) is not None:
-                        chosen[:] = trial
-                        return
-
-        adopt(range(len(self.parts)))
-        return chosen
+        options: list[list[State]] = []
+        for part, start in zip(self.parts, self.start, strict=True):
+            better = [state for state in part.ranked(_FALLBACKS) if state.us < start.us]
+            options.append([*better, start])
+        at = [0] * len(options)
+        while True:
+            chosen = [some[i] for some, i in zip(options, at, strict=True)]
+            trees = self.trees(chosen)
+            if arrange(self._problem, trees) is not None:
+                return chosen
+            for cycle in cycles(self._problem, trees):
+                involved = {
+                    self._home[name] for tree in cycle for name in tree.nodes if name in self._home
+                }
+                losses = [
+                    (options[i][at[i] + 1].us - options[i][at[i]].us, i)
+                    for i in involved
+                    if at[i] + 1 < len(options[i])
+                ]
+                # The starts close no cycle together, so some part on a cycle has further to go,
+                # unless it has gone there on account of an earlier cycle just now.
+                if losses:
+                    at[min(losses)[1]] += 1
 
     def near_best(self, best: Sequence[State], keep: int) -> Iterator[list[State]]:
         """Combinations in the order of their time, ``best`` first; cycles are not looked at."""
@@ -196,13 +196,26 @@ class Whole:
                         heapq.heappush(heap, (extra + more, following))
 
     def deviations(self, keep: int) -> list[list[State]]:
-        """The start with one part changed for its best, the parts that gain most first."""
-        gains = []
+        """The start with a single move, or one whole part, changed; what gains most comes first.
+
+        Of the moves and the parts half each, as far as there are any that gain.
+        """
+        moves: list[tuple[float, int, State]] = []
+        parts: list[tuple[float, int, State]] = []
         for i, part in enumerate(self.parts):
+            before = self.start[i].us
+            moves += [
+                (state.us - before, i, state)
+                for state in part.found.values()
+                if state.origin == "neighbour" and state.us < before
+            ]
             state = part.ranked(1)[0]
-            if state.us < self.start[i].us:
-                gains.append((state.us - self.start[i].us, i, state))
+            if state.us < before:
+                parts.append((state.us - before, i, state))
+        moves.sort()
+        parts.sort()
+        chosen = [*parts[: keep // 2], *moves[: keep - min(len(parts), keep // 2)]]
         return [
             [state if at == i else kept for at, kept in enumerate(self.start)]
-            for _, i, state in sorted(gains)[:keep]
+            for _, i, state in sorted(chosen)
         ]

@@ -129,16 +129,17 @@ class Part:
             return us[second] + us[first ^ second] - us[first]
         return us[first ^ second] + us[third | second] - us[first] - us[third]
 
-    def moves(self, masks: Masks) -> list[Move]:
-        """All moves from a plan, in a fixed order."""
+    def moves(self, masks: Masks, *, shifts: bool) -> list[Move]:
+        """All moves from a plan, in a fixed order; those of single nodes only with ``shifts``."""
         found: list[Move] = []
         for at, mask in enumerate(masks):
             near = self.near(mask)
             for other in masks[at + 1 :]:
                 if other & near:
                     found.append(Move("merge", mask, other))
-                    found += self._shifts(mask, other)
-                    found += self._shifts(other, mask)
+                    if shifts:
+                        found += self._shifts(mask, other)
+                        found += self._shifts(other, mask)
             if mask & (mask - 1):
                 found += [Move("split", mask, sub) for sub in self.splits(mask)]
         return found

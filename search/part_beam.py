@@ -38,18 +38,20 @@ class State(NamedTuple):
     us: float
     key: Masks
     masks: Masks
-    #: What it descends from: ``default`` itself, ``beam`` by moves from the default, ``unfused``
-    #: itself, ``constructive`` by moves from it.
+    #: What it descends from: ``default`` itself, ``neighbour`` by one move from it, ``beam`` by
+    #: more; ``unfused`` itself, ``constructive`` by moves from that.
     origin: str
 
     @property
     def derived(self) -> bool:
         """Whether it is the default or descends from it."""
-        return self.origin in {"default", "beam"}
+        return self.origin in {"default", "neighbour", "beam"}
 
     @property
     def heir(self) -> str:
-        """Origin of a plan that is made from this one."""
+        """Origin of a plan that is one move from this one."""
+        if self.origin == "default":
+            return "neighbour"
         return "beam" if self.derived else "constructive"
 
 
@@ -147,7 +149,8 @@ class PartBeam:
     def _step(self, beam: list[State]) -> Generator[list[int], None, list[State]]:
         """The next beam: the best new neighbours of this one, and one bold step from its best."""
         part = self.part
-        moves = [part.moves(state.masks) for state in beam]
+        # Moves of single nodes are the most by far, so only the best plan is looked at for them.
+        moves = [part.moves(state.masks, shifts=at == 0) for at, state in enumerate(beam)]
         fresh = part.unknown(dict.fromkeys(m for some in moves for mv in some for m in mv.added()))
         if fresh:
             yield fresh
@@ -190,4 +193,4 @@ class PartBeam:
                     masks, us = after, us + gain
                     present.difference_update(move.removed())
                     present.update(move.added())
-        return self._add(masks, state.heir, us)
+        return self._add(masks, "beam" if state.derived else "constructive", us)

@@ -86,7 +86,7 @@ class Plans:
 def _origin(states: Sequence[State]) -> str:
     """What a combination mostly is."""
     origins = {state.origin for state in states}
-    for origin in ("constructive", "beam", "unfused"):
+    for origin in ("constructive", "beam", "neighbour", "unfused"):
         if origin in origins:
             return origin
     return "default"

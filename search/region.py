@@ -69,18 +69,7 @@ def arrange(problem: Problem, trees: Sequence[Tree]) -> list[Tree] | None:
     Of the groups that are ready the one with the earliest node comes first, so that what the
     compiler had close together stays close. ``trees`` have to cover all nodes.
     """
-    owner = [0] * len(problem.nodes)
-    for at, tree in enumerate(trees):
-        for name in tree.nodes:
-            owner[problem.index[name]] = at
-    feeds: list[set[int]] = [set() for _ in trees]
-    waiting = [0] * len(trees)
-    for dep in problem.dependencies:
-        consumer = owner[problem.index[dep.consumer]]
-        producer = owner[problem.index[dep.producer]]
-        if consumer != producer and consumer not in feeds[producer]:
-            feeds[producer].add(consumer)
-            waiting[consumer] += 1
+    feeds, waiting = _order_graph(problem, trees)
     rank = [tree.mask & -tree.mask for tree in trees]
     ready = [(rank[at], at) for at, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
@@ -93,6 +82,52 @@ def arrange(problem: Problem, trees: Sequence[Tree]) -> list[Tree] | None:
             if waiting[user] == 0:
                 heapq.heappush(ready, (rank[user], user))
     return order if len(order) == len(trees) else None
+
+
+def cycles(problem: Problem, trees: Sequence[Tree]) -> list[list[Tree]]:
+    """Disjoint cycles of groups, one at least wherever :func:`arrange` finds no order."""
+    feeds, waiting = _order_graph(problem, trees)
+    needs: list[list[int]] = [[] for _ in trees]
+    for producer, users in enumerate(feeds):
+        for user in sorted(users):
+            needs[user].append(producer)
+    ready = [at for at, count in enumerate(waiting) if count == 0]
+    while ready:
+        for user in feeds[ready.pop()]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                ready.append(user)
+    # What still waits needs something else that still waits, so each walk comes round: to a place
+    # of its own, which closes a cycle, or to one of an earlier walk.
+    found: list[list[Tree]] = []
+    walk_of: dict[int, tuple[int, int]] = {}
+    for start, count in enumerate(waiting):
+        walked: list[int] = []
+        at = start
+        while count and at not in walk_of:
+            walk_of[at] = (start, len(walked))
+            walked.append(at)
+            at = next(i for i in needs[at] if waiting[i])
+        if walked and walk_of[at][0] == start:
+            found.append([trees[i] for i in walked[walk_of[at][1] :]])
+    return found
+
+
+def _order_graph(problem: Problem, trees: Sequence[Tree]) -> tuple[list[set[int]], list[int]]:
+    """For each group those that need it, and how many it needs."""
+    owner = [0] * len(problem.nodes)
+    for at, tree in enumerate(trees):
+        for name in tree.nodes:
+            owner[problem.index[name]] = at
+    feeds: list[set[int]] = [set() for _ in trees]
+    waiting = [0] * len(trees)
+    for dep in problem.dependencies:
+        consumer = owner[problem.index[dep.consumer]]
+        producer = owner[problem.index[dep.producer]]
+        if consumer != producer and consumer not in feeds[producer]:
+            feeds[producer].add(consumer)
+            waiting[consumer] += 1
+    return feeds, waiting
 
 
 def regions(
