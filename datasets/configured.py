@@ -72,6 +72,8 @@ def _gpt2(library: ModuleType, sizes: _Sizes) -> _Built:
         n_layer=sizes.layers,
         n_head=sizes.heads,
         n_positions=sizes.length,
+        bos_token_id=0,
+        eos_token_id=0,
         use_cache=False,
         attn_implementation="eager",
     )
