@@ -136,7 +136,11 @@ def _trains(module: object) -> bool:
 
 def _told(value: object) -> str:
     kind = type(value).__name__
-    return f"a {kind} of {len(value)}" if isinstance(value, tuple | list) else f"of type {kind}"
+    return (
+        f"a {kind} of {len(value)}"
+        if isinstance(value, tuple | list)
+        else f"a value of type {kind}"
+    )
 
 
 def _refuse(cause: str, target: str, remedy: str) -> Never:
