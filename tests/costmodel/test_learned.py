@@ -1,0 +1,122 @@
+"""The learned model on kernels that follow a known law: accuracy, intervals, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.features import COLUMN
+from fusewise.costmodel.interface import CostModel
+from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.roofline import Roofline, roofline_us
+from fusewise.schedule.errors import ModelError
+
+MakeKernels = Callable[[int, int], Any]
+
+
+def test_it_beats_the_roofline_on_kernels_it_has_not_seen(
+    kernels: MakeKernels, profile: DeviceProfile
+):
+    train, test = kernels(1200, 1), kernels(600, 2)
+    model = LearnedCostModel(seed=3).fit(train.features, train.us, train.graph)
+    error = np.abs(np.log(model.predict(test.features) / test.us))
+    analytic = np.abs(np.log(roofline_us(test.features, profile) / test.us))
+    assert np.median(error) < 0.12
+    assert np.median(error) < np.median(analytic) / 4
+
+
+def test_nine_of_ten_times_lie_within_the_interval(kernels: MakeKernels):
+    train, test = kernels(1500, 4), kernels(2000, 5)
+    model = LearnedCostModel(refit=False).fit(train.features, train.us)
+    predicted = model.predict_interval(test.features)
+    within = (test.us >= predicted.low_us) & (test.us <= predicted.high_us)
+    # Exchangeable rows, 300 held out for calibration: four standard deviations around 0.9.
+    assert 0.82 < within.mean() < 0.98
+    assert (predicted.low_us < predicted.us).all()
+    assert (predicted.us < predicted.high_us).all()
+
+
+def test_outside_the_training_range_the_roofline_answers(
+    kernels: MakeKernels, profile: DeviceProfile
+):
+    train = kernels(600, 6)
+    model = LearnedCostModel().fit(train.features, train.us, train.graph)
+    rows = train.features[:4].copy()
+    rows[1, COLUMN["numel"]] += 20.0
+    predicted = model.predict_interval(rows)
+    assert predicted.source[0] == "learned"
+    assert predicted.source[1] == "roofline"
+    # Scaled by what the roofline was off by on this device.
+    factor = predicted.us[1] / roofline_us(rows)[1]
+    assert 1.0 < factor < 4.0
+    elsewhere = train.features[:4].copy()
+    elsewhere[:, COLUMN["device_copy"]] += 3.0
+    elsewhere[:, COLUMN["is_cuda"]] = 1.0
+    foreign = model.predict_interval(elsewhere)
+    assert set(foreign.source) == {"roofline"}
+    assert np.allclose(foreign.us, roofline_us(elsewhere))
+
+
+def test_where_trees_are_no_better_the_roofline_answers(
+    profile: DeviceProfile, kernels: MakeKernels
+):
+    some = kernels(400, 7)
+    noise = np.random.default_rng(0).normal(0, 1, len(some.us))
+    model = LearnedCostModel(n_estimators=200, reg_lambda=0.0, subsample=1.0)
+    model.fit(some.features, roofline_us(some.features) * np.exp(noise))
+    share = np.mean([s == "roofline" for s in model.predict_interval(some.features).source])
+    assert share > 0.3
+
+
+def test_equal_seeds_give_equal_models_and_batches_do_not_matter(kernels: MakeKernels):
+    some = kernels(300, 8)
+    first = LearnedCostModel(seed=5).fit(some.features, some.us, some.graph).model_
+    again = LearnedCostModel(seed=5).fit(some.features, some.us, some.graph).model_
+    other = LearnedCostModel(seed=6).fit(some.features, some.us, some.graph).model_
+    assert first.id == again.id != other.id
+    whole = first.predict(some.features)
+    alone = [first.predict(row[None]) for row in some.features[:40]]
+    assert np.array_equal(whole.us[:40], [one.us[0] for one in alone])
+    assert np.array_equal(whole.high_us[:40], [one.high_us[0] for one in alone])
+    assert len(first.predict(some.features[:0])) == 0
+
+
+def test_it_follows_the_conventions_of_estimators(kernels: MakeKernels, profile: DeviceProfile):
+    model = LearnedCostModel(num_leaves=7, seed=2)
+    assert clone(model).get_params() == model.get_params()
+    assert model.set_params(num_leaves=9).num_leaves == 9
+    some = kernels(80, 9)
+    with pytest.raises(NotFittedError):
+        model.predict(some.features)
+    model.fit(some.features, some.us)
+    assert isinstance(model.model_, CostModel)
+    assert isinstance(Roofline(profile), CostModel)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x, y: (x[:10], y[:10]), "10 rows are too few"),
+        (lambda x, y: (x[:, :5], y), "not \\[n, "),
+        (lambda x, y: (x, y[:-1]), "times have shape"),
+        (lambda x, y: (x, np.where(y == y[0], 0.0, y)), "times that are not finite and positive"),
+        (lambda x, y: (x * np.where(x == x.max(), np.nan, 1.0), y), "features that are not finite"),
+    ],
+)
+def test_bad_training_data_is_refused(kernels: MakeKernels, spoil: Any, message: str):
+    some = kernels(60, 10)
+    with pytest.raises(ModelError, match=message):
+        LearnedCostModel().fit(*spoil(some.features, some.us))
+
+
+def test_the_roofline_knows_its_device(profile: DeviceProfile):
+    other = msgspec.structs.replace(profile, copy_gbs=80.0)
+    assert Roofline(profile).id != Roofline(other).id
+    assert Roofline(profile).id == Roofline(profile).id
