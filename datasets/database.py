@@ -110,7 +110,7 @@ class Database:
                 return duckdb.connect(str(self.path), read_only=not write, config=_CONFIG)
             except duckdb.IOException as error:
                 # A program that knows nothing of our lock (such as the duckdb shell) has it open.
-                if "lock" not in str(error).lower() or time.monotonic() > deadline:
+                if not _is_locked(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(LOCK_POLL)
 
@@ -215,6 +215,11 @@ def _holder(lock_path: Path) -> str:
     return "another process"
 
 
+def _is_locked(error: duckdb.Error) -> bool:
+    """Whether DuckDB found its own lock taken; it has no exception of its own for that."""
+    return isinstance(error, duckdb.IOException) and "could not set lock" in str(error).lower()
+
+
 def _unwritable(path: Path, error: OSError) -> StoreError:
     return StoreError(
         f"cannot be written: {error.strerror or error}",
@@ -224,7 +229,7 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
 
 
 def _unreadable(path: Path, error: duckdb.Error) -> StoreError:
-    if isinstance(error, duckdb.IOException) and "lock" in str(error).lower():
+    if _is_locked(error):
         return StoreError(
             f"another program has it open: {_first_line(error)}",
             subject=str(path),

@@ -194,6 +194,24 @@ def test_a_held_lock_names_its_holder(path: Path) -> None:
             assert f"process {os.getpid()} " in str(caught.value)
 
 
+def test_a_program_that_has_the_file_open_is_named(path: Path) -> None:
+    Store.open(path)
+    program = """
+    import duckdb
+    connection = duckdb.connect(path)
+    print("open", flush=True)
+    time.sleep(60)
+    """
+    process = start(program, path)
+    assert process.stdout is not None
+    process.stdout.readline()
+    with pytest.raises(StoreError, match=f"another program has it open.*{process.pid}"):
+        Store.open(path, timeout=0.2)
+    process.kill()
+    process.communicate()
+    assert Store.open(path).info().counts["graphs"] == 0
+
+
 def test_a_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> None:
     with Store.open(path) as store:
         store.append(GraphRow(key="old", parts={}, kind="forward"))
