@@ -7,6 +7,8 @@ stored problems can be given new features later without measuring again.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -180,3 +182,24 @@ def bits(mask: int) -> list[int]:
         result.append(low.bit_length() - 1)
         mask ^= low
     return result
+
+
+def group_signature(problem: Problem, names: Sequence[str]) -> str:
+    """Hash of everything in a problem that decides the code of a group, names left out.
+
+    ``names`` are in fused order, which counts. Beside the nodes themselves that is which accesses
+    meet in one buffer, and which buffers somebody outside needs.
+    """
+    inside = set(names)
+    numbers: dict[str, int] = {}
+    parts: list[object] = []
+    for name in names:
+        node = problem.node_by_name[name]
+        accesses = []
+        for access in (*node.reads, *node.writes):
+            number = numbers.setdefault(access.buffer, len(numbers))
+            buffer = problem.buffer_by_name.get(access.buffer)
+            needed = buffer is None or buffer.is_output or not inside.issuperset(buffer.users)
+            accesses.append((number, needed, buffer.dtype if buffer else ""))
+        parts.append((node.signature, accesses))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.fx
@@ -22,13 +22,16 @@ from torch._inductor import compile_fx as inductor_compile_fx
 from torch._inductor import config as inductor_config
 from torch._inductor import graph as inductor_graph
 from torch._inductor import scheduler as inductor_scheduler
+from torch._inductor.exc import InductorError
 
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
+from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.state import GraphState
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.schedule import Schedule
+from fusewise.schedule.errors import FusewiseError
+from fusewise.schedule.schedule import Choice, Schedule
 
 _Node = inductor_scheduler.BaseSchedulerNode
 _COMMENT = re.compile(r"^\s*(#|//).*$", re.MULTILINE)
@@ -41,6 +44,8 @@ class Program:
     source: str
     #: Tensors that the program reaches by name.
     constants: Mapping[str, torch.Tensor]
+    #: Inductor settings other than the defaults that it was generated under.
+    settings: Mapping[str, Any]
 
     @property
     def code_hash(self) -> str:
@@ -60,15 +65,19 @@ class LiveGraph:
     default_plan: Plan
 
 
-class Observer(Interceptor):
-    """Let Inductor fuse as it would, show the graph to ``visit``, and keep the program.
+class _SurveyedError(BaseException):
+    """Ends a lowering at the moment of fusion.
 
-    ``visit`` may return a plan; then that plan is applied in place of Inductor's own.
+    Not an ``Exception``: Inductor wraps those into errors of its own on the way out.
     """
 
-    def __init__(self, visit: Callable[[LiveGraph], Plan | None]) -> None:
+
+class _Surveyor(Interceptor):
+    """Read Inductor's own plan, show the unfused graph to ``visit``, and stop."""
+
+    def __init__(self, visit: Callable[[LiveGraph], None]) -> None:
         self._visit = visit
-        self.program: Program | None = None
+        self.visited = False
 
     def fuse(
         self,
@@ -76,27 +85,15 @@ class Observer(Interceptor):
         nodes: list[_Node],
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
-        """See :class:`Interceptor`."""
         unfused = GraphState(scheduler, nodes)
-        fused, default_plan = record_plan(scheduler, nodes, stock)
-        after = GraphState(scheduler, fused)
+        _, default_plan = record_plan(scheduler, nodes, stock)
         unfused.restore()
-        try:
-            chosen = self._visit(LiveGraph(scheduler, tuple(nodes), default_plan))
-            if chosen is not None and chosen != default_plan:
-                unfused.restore()
-                return apply_plan(scheduler, nodes, chosen)
-        except BaseException:
-            # Whoever handles it may want to go on with Inductor's own plan.
-            unfused.restore()
-            raise
-        unfused.restore()
-        after.restore()
-        return fused
+        self.visited = True
+        self._visit(LiveGraph(scheduler, tuple(nodes), default_plan))
+        raise _SurveyedError
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
-        """See :class:`Interceptor`."""
-        self.program = Program(source, dict(graph.constants))
+        raise AssertionError("a survey ends before code is generated")
 
 
 class Applier(Interceptor):
@@ -117,7 +114,7 @@ class Applier(Interceptor):
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
         """See :class:`Interceptor`."""
-        self.program = Program(source, dict(graph.constants))
+        self.program = Program(source, dict(graph.constants), changed_settings())
 
 
 class _GeneratedError(BaseException):
@@ -137,6 +134,13 @@ class GraphCompile:
     #: Inductor options of the caller; they hold for every candidate.
     inductor_options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> Literal["forward", "backward", "inference"]:
+        """Which part of a program it is."""
+        if self.kwargs.get("is_backward"):
+            return "backward"
+        return "inference" if self.kwargs.get("is_inference") else "forward"
+
     def compile(self, schedule: Schedule | None, interceptor: Interceptor | None) -> Any:
         """Compile to the end, through Inductor's caches, and return Inductor's output code.
 
@@ -148,7 +152,7 @@ class GraphCompile:
             # Inductor appends the strides of the outputs; only those of the last compile count.
             context.output_strides.clear()
         tag = "" if schedule is None else f"fusewise-{schedule.id}"
-        with self._settings(schedule), _cache_tag(tag):
+        with self.settings(schedule), _cache_tag(tag):
             if interceptor is None:
                 return inductor_compile_fx.compile_fx_inner(
                     copy_graph(self.gm), self.example_inputs, **self.kwargs
@@ -158,26 +162,50 @@ class GraphCompile:
                     copy_graph(self.gm), self.example_inputs, **self.kwargs
                 )
 
-    def generate(self, schedule: Schedule, interceptor: Observer | Applier) -> Program:
-        """Lower and generate the program of a schedule without compiling it."""
-        stop = _StopAtProgram(interceptor)
-        with (
-            self._settings(schedule),
-            inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
-            intercept(stop),
-        ):
+    def survey(self, choices: Iterable[Choice], visit: Callable[[LiveGraph], None]) -> None:
+        """Lower the graph under ``choices`` and show it to ``visit`` before anything is fused.
+
+        No code is generated. Raises what ``visit`` raises, and Inductor's own errors.
+        """
+        surveyor = _Surveyor(visit)
+        with suppress(_SurveyedError):
+            self._lower(Schedule(lowering=tuple(choices)), surveyor)
+        if not surveyor.visited:
+            raise RuntimeError("Inductor ended without scheduling the graph")
+
+    def generate(self, schedule: Schedule) -> Program:
+        """Lower and generate the program of a schedule without compiling it.
+
+        Raises:
+            PlanError: the plan is illegal for this graph.
+        """
+        applier = Applier(schedule.plan)
+        self.generate_through(schedule, StopAtProgram(applier))
+        if applier.program is None:
+            raise RuntimeError("Inductor ended without generating a program")
+        return applier.program
+
+    def generate_through(self, schedule: Schedule, stop: StopAtProgram) -> None:
+        """Lower under a schedule's choices until ``stop`` has seen the program."""
+        with suppress(_GeneratedError):
+            self._lower(schedule, stop)
+
+    def _lower(self, schedule: Schedule, interceptor: Interceptor) -> None:
+        uncached = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+        with self.settings(schedule), inductor_config.patch(uncached), intercept(interceptor):
             try:
                 inductor_compile_fx.compile_fx_inner(
                     copy_graph(self.gm), self.example_inputs, **self.kwargs
                 )
-            except _GeneratedError:
-                pass
-        if interceptor.program is None:
-            raise RuntimeError("Inductor ended without generating a program")
-        return interceptor.program
+            except InductorError as error:
+                # Inductor wraps what passes through it; a plan's refusal is to be seen as such.
+                if isinstance(error.inner_exception, FusewiseError):
+                    raise error.inner_exception from error
+                raise
 
     @contextmanager
-    def _settings(self, schedule: Schedule | None) -> Iterator[None]:
+    def settings(self, schedule: Schedule | None) -> Iterator[None]:
+        """Inductor's settings for a schedule; None for those of the caller alone."""
         patches = dict(self.inductor_options)
         if schedule is not None:
             patches |= config_patches((*schedule.lowering, *schedule.codegen))
@@ -185,12 +213,34 @@ class GraphCompile:
             yield
 
 
-class _StopAtProgram(Interceptor):
+def compile_whole(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_graph: Callable[..., Any],
+    inductor_options: Mapping[str, Any],
+) -> Any:
+    """Inductor on a whole program, ``compile_graph`` in the place of its compile of one graph.
+
+    It is called for forward, backward and inference graphs, the backward one possibly only when
+    the program runs backward for the first time.
+    """
+    return inductor_compile_fx.compile_fx(
+        gm,
+        example_inputs,  # type: ignore[arg-type]
+        inner_compile=compile_graph,
+        config_patches=dict(inductor_options),
+    )
+
+
+class StopAtProgram(Interceptor):
+    """Ends a lowering once the interceptor inside has seen the program."""
+
     def __init__(self, inner: Interceptor) -> None:
         self._inner = inner
         self.fuse = inner.fuse  # type: ignore[method-assign]
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
+        """See :class:`Interceptor`; does not return."""
         self._inner.module(graph, source)
         raise _GeneratedError
 

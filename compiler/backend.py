@@ -1,0 +1,77 @@
+"""The ``torch.compile`` backend ``fusewise``.
+
+Whatever goes wrong in here, the caller gets a compiled function: Inductor's own, and one warning
+that names the cause. Errors of the caller's program pass through untouched.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from fusewise.compiler.notices import warn_once
+from fusewise.schedule.errors import FusewiseError
+
+#: Versions of torch whose Inductor is known here.
+_SUPPORTED = ((2, 11), (2, 13))
+
+
+def fusewise(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a captured graph with fusion decided by fusewise.
+
+    Use it as ``torch.compile(model, backend="fusewise")``.
+
+    Args:
+        gm: the graph that Dynamo captured.
+        example_inputs: the inputs it was captured with.
+        mode: ``measure``, ``predict`` or ``replay``, or a mode of Inductor's such as
+            ``max-autotune``.
+        options: ``fusewise.mode``, ``fusewise.top_k``, ``fusewise.budget_s``, ``fusewise.store``,
+            ``fusewise.model`` and ``fusewise.plan``; any other key goes to Inductor.
+    """
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if not _SUPPORTED[0] <= version <= _SUPPORTED[1]:
+        supported = " to ".join(f"{a}.{b}" for a, b in _SUPPORTED)
+        warn_once(f"torch {torch.__version__} is not supported; use torch {supported}")
+        return _inductor(gm, example_inputs, mode, options)
+    try:
+        from fusewise.compiler.pipeline import compile_program
+
+        compiler = compile_program(example_inputs, mode=mode, options=options)
+    except FusewiseError as error:
+        warn_once(str(error))
+        return _inductor(gm, example_inputs, mode, options)
+    return compiler(gm, example_inputs)
+
+
+def _inductor(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    mode: str | None,
+    options: Mapping[str, Any] | None,
+) -> Callable[..., Any]:
+    """Inductor with what of the options is Inductor's."""
+    from torch._dynamo import lookup_backend
+
+    from fusewise.compiler.inductor.settings import inductor_settings, known_settings
+
+    known = known_settings()
+    theirs = {
+        name: value
+        for key, value in (options or {}).items()
+        if (name := key.replace("-", "_")) in known
+    }
+    patches = inductor_settings(mode, theirs)
+    inductor = lookup_backend("inductor")
+    return functools.partial(inductor, config_patches=patches)(gm, example_inputs)  # type: ignore[no-any-return]

@@ -1,0 +1,123 @@
+"""Choosing among the surveyed candidates: by prediction alone, or by a contest on the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from fusewise.compiler.contest import generate_distinct, hold
+from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
+from fusewise.compiler.measuring.job import GraphJob, GraphResult
+from fusewise.compiler.options import Options
+from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.survey import Survey, default_candidate
+from fusewise.schedule.errors import MeasureError
+from fusewise.schedule.schedule import Candidate, Schedule
+from fusewise.search.gate import Contender, judge
+from fusewise.search.shortlist import shortlist
+
+#: Predicted gain below which a prediction is no reason to leave Inductor's own schedule: about
+#: the error of a sum of learned predictions whose groups are mostly the same in both plans.
+_PREDICTED_MARGIN = 0.03
+#: Shortlisted for each that is to be measured: half of all decisions give code seen before.
+_SPARE = 3
+
+
+def choose_predicted(report: GraphReport, surveys: Sequence[Survey]) -> None:
+    """Take the candidate of least predicted time if it beats the default clearly."""
+    default = default_candidate(surveys)
+    listed = shortlist([c for s in surveys for c in s.candidates], default, 1)
+    best = min(listed, key=_predicted)
+    if _predicted(best) > _predicted(default) * (1 - _PREDICTED_MARGIN):
+        best = default
+    report.candidates = [
+        _marked(c, c is best, "least predicted time" if c is best else "") for c in listed
+    ]
+    report.chosen = next(c for c in report.candidates if c.accepted)
+    report.source = "predicted"
+
+
+def _predicted(candidate: Candidate) -> float:
+    return candidate.predicted_us if candidate.predicted_us is not None else float("inf")
+
+
+def _marked(candidate: Candidate, accepted: bool, reason: str) -> Candidate:
+    return msgspec.structs.replace(candidate, accepted=accepted, reason=reason)
+
+
+def choose_measured(
+    report: GraphReport,
+    surveys: Sequence[Survey],
+    graph: GraphCompile,
+    job: GraphJob,
+    options: Options,
+) -> tuple[Any, dict[str, float]]:
+    """Time the best candidates against Inductor's own and take the fastest that is as accurate.
+
+    Returns:
+        The compiled default, and the conditions under which the times were taken.
+    """
+    default = default_candidate(surveys)
+    output, program = _compile_default(graph, report)
+    with report.phase("generate"):
+        listed = shortlist(
+            [c for s in surveys for c in s.candidates], default, options.top_k * _SPARE
+        )
+        others = [c for c in listed if c is not default]
+        kept, dropped = generate_distinct(graph, program, others, options.top_k)
+    if not kept:
+        report.candidates = [_marked(default, True, "no other candidate gives other code"), *dropped]
+        report.chosen = report.candidates[0]
+        report.source = "predicted"
+        return output, {}
+    try:
+        with report.phase("measure"):
+            result = hold(job, [(default, program), *kept], options.budget_s)
+    except MeasureError as error:
+        report.fallback = f"not measured: {error}"
+        report.candidates = [_marked(default, True, "nothing was measured"), *(c for c, _ in kept)]
+        report.chosen = report.candidates[0]
+        report.source = "inductor"
+        return output, {}
+    report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
+    _settle(report, [default, *(c for c, _ in kept)], result)
+    report.candidates += dropped
+    return output, result.conditions
+
+
+def _compile_default(graph: GraphCompile, report: GraphReport) -> tuple[Any, Program]:
+    applier = Applier(None)
+    start = time.perf_counter()
+    output = graph.compile(None, applier)
+    report.seconds["compile default"] = time.perf_counter() - start
+    if applier.program is not None:
+        return output, applier.program
+    # It came out of Inductor's cache without being lowered.
+    with report.phase("generate"):
+        return output, graph.generate(Schedule())
+
+
+def _settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphResult) -> None:
+    """Judge the contest and write its outcome into the report."""
+    contenders = [
+        Contender(program.samples, program.errors, program.failure) for program in result.programs
+    ]
+    verdicts = judge(contenders, result.resolutions)
+    report.candidates = [
+        msgspec.structs.replace(
+            candidate,
+            measured_us=verdict.median_us,
+            spread=verdict.spread,
+            rounds=verdict.rounds,
+            error=max(program.errors, default=None),
+            status="failed" if program.failure else "measured",
+            accepted=verdict.chosen,
+            reason=verdict.reason,
+        )
+        for candidate, program, verdict in zip(candidates, result.programs, verdicts, strict=True)
+    ]
+    report.chosen = next(c for c in report.candidates if c.accepted)
+    report.source = "measured"

@@ -1,0 +1,167 @@
+"""The contest: generating the shortlisted candidates and timing them against Inductor's own.
+
+Knows which programs run and how fast; the rule by which one is accepted is the search room's.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+import torch.fx
+
+from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.measuring.client import measuring_process
+from fusewise.compiler.measuring.inputs import Input
+from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
+from fusewise.schedule.errors import MeasureError, PlanError
+from fusewise.schedule.schedule import Candidate
+
+#: Programs whose constants are larger are not sent to another process.
+_MOST_CONSTANT_BYTES = 1 << 30
+
+
+def graph_job(
+    graph: GraphCompile,
+    *,
+    key: str,
+    inputs: tuple[Input, ...],
+    device: str,
+    saved_from: str | None,
+    keep_values: bool,
+) -> GraphJob:
+    """What the measuring process needs to know of a graph."""
+    return GraphJob(
+        graph_id=key,
+        graph=_serialised(graph.gm),
+        inputs=inputs,
+        input_names=input_names(graph.gm),
+        output_names=output_names(graph.gm),
+        device=device,
+        threads=torch.get_num_threads(),
+        random=draws_random_numbers(graph.gm),
+        saved_from=saved_from,
+        keep_values=keep_values,
+    )
+
+
+def _serialised(gm: torch.fx.GraphModule) -> bytes | None:
+    plain = torch.fx.GraphModule(gm, gm.graph)
+    try:
+        return pickle.dumps(plain)
+    except Exception:  # noqa: BLE001 - whatever a graph holds that cannot be sent: no reference then
+        return None
+
+
+def input_names(gm: torch.fx.GraphModule) -> tuple[str, ...]:
+    """Names of a graph's inputs, in order."""
+    return tuple(node.name for node in gm.graph.nodes if node.op == "placeholder")
+
+
+def output_names(gm: torch.fx.GraphModule) -> tuple[str, ...]:
+    """Names of the values that a graph returns, in order; "" for what is no value of the graph."""
+    returned = next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
+    return tuple(getattr(value, "name", "") for value in returned)
+
+
+def draws_random_numbers(gm: torch.fx.GraphModule) -> bool:
+    """Whether an operator of the graph gives another result each time."""
+    return any(
+        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        or "inductor_seed" in str(node.target)
+        for node in gm.graph.nodes
+        if node.op == "call_function"
+    )
+
+
+def has_collectives(gm: torch.fx.GraphModule) -> bool:
+    """Whether the graph talks to other processes, which a measuring process cannot."""
+    return any(
+        "c10d" in str(getattr(node.target, "namespace", ""))
+        for node in gm.graph.nodes
+        if node.op == "call_function"
+    )
+
+
+def generate_distinct(
+    graph: GraphCompile, default: Program, candidates: Sequence[Candidate], most: int
+) -> tuple[list[tuple[Candidate, Program]], list[Candidate]]:
+    """Programs of the first ``most`` candidates that are new code.
+
+    Half of all distinct decisions give code that was there before; those are not worth timing.
+
+    Returns:
+        The candidates with their programs, and the ones left out with the reason.
+    """
+    seen = {default.code_hash: "Inductor's own"}
+    kept: list[tuple[Candidate, Program]] = []
+    dropped: list[Candidate] = []
+    for candidate in candidates:
+        if len(kept) == most:
+            break
+        try:
+            program = graph.generate(candidate.schedule)
+        except PlanError as error:
+            dropped.append(_failed(candidate, str(error)))
+            continue
+        except Exception as error:  # noqa: BLE001 - code generation may assert on unusual plans
+            dropped.append(_failed(candidate, f"{type(error).__name__}: {error}"))
+            continue
+        if program.code_hash in seen:
+            same = msgspec.structs.replace(
+                candidate, reason=f"same code as {seen[program.code_hash]}"
+            )
+            dropped.append(same)
+            continue
+        seen[program.code_hash] = f"candidate {candidate.schedule.id}"
+        kept.append((candidate, program))
+    return kept, dropped
+
+
+def _failed(candidate: Candidate, reason: str) -> Candidate:
+    return msgspec.structs.replace(candidate, status="failed", reason=reason)
+
+
+def hold(
+    job: GraphJob,
+    programs: Sequence[tuple[Candidate, Program]],
+    budget_s: float,
+) -> GraphResult:
+    """Time the candidates, Inductor's own first, in the measuring process of the device.
+
+    The job must have been sent by :func:`announce` before.
+
+    Raises:
+        MeasureError: the process could not do it.
+    """
+    jobs = [
+        ProgramJob(candidate.schedule.id, program.source, program.constants, program.settings)
+        for candidate, program in programs
+    ]
+    size = sum(_bytes(value) for value in programs[0][1].constants.values())
+    if size > _MOST_CONSTANT_BYTES:
+        raise MeasureError(
+            f"the graph has {size >> 20} MiB of constants",
+            subject="graph",
+            remedy="mode predict chooses without measuring",
+        )
+    # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
+    timeout_s = 60.0 + 4 * budget_s
+    timing = Budget(seconds=min(max(budget_s / 4, 1.0), 20.0))
+    return measuring_process(job.device).measure(jobs, timing, timeout_s)
+
+
+def _bytes(value: Any) -> int:
+    return value.numel() * value.itemsize if isinstance(value, torch.Tensor) else 0
+
+
+def announce(job: GraphJob) -> None:
+    """Have the inputs and the reference made while candidates are still being generated.
+
+    Raises:
+        MeasureError: the process could not be reached.
+    """
+    measuring_process(job.device).prepare(job)

@@ -1,0 +1,96 @@
+"""Which kernel launch of a generated program belongs to which group of its plan.
+
+Generates the program of a schedule with one function for each group (on the CPU Inductor puts
+several loop nests into one function otherwise) and writes down the launches in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch._inductor import graph as inductor_graph
+from torch._inductor import scheduler as inductor_scheduler
+from torch._inductor.virtualized import V
+
+from fusewise.compiler.inductor.driver import GraphCompile, Program, StopAtProgram
+from fusewise.compiler.inductor.hooks import Interceptor
+from fusewise.compiler.inductor.plans import apply_plan, members
+from fusewise.compiler.inductor.program import changed_settings
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.schedule import Schedule
+
+_Node = inductor_scheduler.BaseSchedulerNode
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call in a generated program."""
+
+    kind: Literal["kernel", "extern"]
+    #: Name of the generated kernel; "" for an extern call.
+    kernel: str
+    #: The group that it runs, in fused order.
+    nodes: tuple[str, ...]
+
+
+class _LaunchRecorder(Interceptor):
+    def __init__(self, plan: Plan | None) -> None:
+        self._plan = plan
+        self._current: tuple[str, ...] = ()
+        self.launches: list[Launch] = []
+        self.program: Program | None = None
+
+    def fuse(
+        self,
+        scheduler: inductor_scheduler.Scheduler,
+        nodes: list[_Node],
+        stock: Callable[[list[_Node]], list[_Node]],
+    ) -> list[_Node]:
+        fused = stock(nodes) if self._plan is None else apply_plan(scheduler, nodes, self._plan)
+        self._follow(scheduler, fused)
+        return fused
+
+    def _follow(self, scheduler: inductor_scheduler.Scheduler, fused: list[_Node]) -> None:
+        enter, extern = scheduler.enter_context, scheduler.codegen_extern_call
+
+        def enter_context(node: _Node) -> None:
+            self._current = members(node)
+            enter(node)
+
+        def codegen_extern_call(node: Any) -> None:
+            self.launches.append(Launch("extern", "", members(node)))
+            extern(node)
+
+        scheduler.enter_context = enter_context  # type: ignore[method-assign]
+        scheduler.codegen_extern_call = codegen_extern_call  # type: ignore[method-assign]
+        for device in {node.get_device() for node in fused} - {None}:
+            if device.type == "cpu":
+                scheduler.get_backend(device).ready_to_flush = lambda: True  # type: ignore[method-assign]
+        wrapper = V.graph.wrapper_code
+        call = wrapper.generate_kernel_call
+
+        def generate_kernel_call(kernel_name: str, *args: Any, **kwargs: Any) -> Any:
+            self.launches.append(Launch("kernel", kernel_name, self._current))
+            return call(kernel_name, *args, **kwargs)
+
+        wrapper.generate_kernel_call = generate_kernel_call  # type: ignore[method-assign]
+
+    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
+        self.program = Program(source, dict(graph.constants), changed_settings())
+
+
+def generate_with_launches(
+    graph: GraphCompile, schedule: Schedule
+) -> tuple[Program, tuple[Launch, ...]]:
+    """Program of a schedule with its launches in the order in which it makes them.
+
+    Raises:
+        PlanError: the plan is illegal for this graph.
+    """
+    recorder = _LaunchRecorder(schedule.plan)
+    graph.generate_through(schedule, StopAtProgram(recorder))
+    if recorder.program is None:
+        raise RuntimeError("Inductor ended without generating a program")
+    return recorder.program, tuple(recorder.launches)

@@ -1,0 +1,158 @@
+"""The caller's end of the measuring process: starts it early, one a device, and survives it.
+
+Requests are strictly one after the other. A process that died, hangs or answers nonsense is
+killed and forgotten; the next measurement starts a new one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
+from fusewise.compiler.measuring.kernels import CallTimes, Effort
+from fusewise.schedule.errors import MeasureError
+
+
+class MeasuringProcess:
+    """One process that measures on one device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        ours, theirs = socket.socketpair()
+        environment = dict(os.environ)
+        # The child finds fusewise, and the caller's modules, where this process does.
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fusewise.compiler.measuring.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+        )
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        self._pending = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def prepare(self, job: GraphJob) -> None:
+        """Have the inputs and the reference of a graph made, while the caller goes on.
+
+        Raises:
+            MeasureError: the process is gone.
+        """
+        self._send("prepare", job)
+
+    def measure(
+        self, programs: Sequence[ProgramJob], budget: Budget, timeout_s: float
+    ) -> GraphResult:
+        """Measure the candidates of the graph that was prepared last.
+
+        Raises:
+            MeasureError: the process died, did not answer within ``timeout_s``, or failed.
+        """
+        self._send("measure", list(programs), budget)
+        result: GraphResult = self._answers(timeout_s)
+        return result
+
+    def time_kernels(
+        self, program: ProgramJob, effort: Effort, timeout_s: float
+    ) -> list[CallTimes]:
+        """Time each kernel of a program of the graph that was prepared last, in launch order.
+
+        Raises:
+            MeasureError: as for :meth:`measure`.
+        """
+        self._send("time_kernels", program, effort)
+        result: list[CallTimes] = self._answers(timeout_s)
+        return result
+
+    def _send(self, name: str, *arguments: Any) -> None:
+        try:
+            self._connection.send_bytes(pickle.dumps((name, arguments)))
+        except (OSError, ValueError) as error:
+            self.kill()
+            raise self._gone() from error
+        self._pending += 1
+
+    def _answers(self, timeout_s: float) -> Any:
+        """The answer to the last request, those before it having succeeded."""
+        answer: Any = None
+        while self._pending:
+            if not self._connection.poll(timeout_s):
+                self.kill()
+                raise MeasureError(
+                    f"no answer within {timeout_s:.0f} s",
+                    subject=f"measuring process of {self.device}",
+                    remedy="raise fusewise.budget_s if the graph is that slow",
+                )
+            try:
+                succeeded, answer = pickle.loads(self._connection.recv_bytes())
+            except (EOFError, OSError) as error:
+                raise self._gone() from error
+            self._pending -= 1
+            if not succeeded:
+                while self._pending and self._connection.poll(timeout_s):
+                    self._connection.recv_bytes()
+                    self._pending -= 1
+                raise MeasureError(
+                    str(answer),
+                    subject=f"measuring process of {self.device}",
+                    remedy="mode predict chooses without measuring",
+                )
+        return answer
+
+    def _gone(self) -> MeasureError:
+        code = self._process.wait()
+        return MeasureError(
+            f"died with exit status {code}",
+            subject=f"measuring process of {self.device}",
+            remedy="the next measurement starts a new one",
+        )
+
+    def kill(self) -> None:
+        """End the process now."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+
+_lock = threading.Lock()
+_processes: dict[str, tuple[int, MeasuringProcess]] = {}
+
+
+def measuring_process(device: str) -> MeasuringProcess:
+    """The process that measures on ``device``; started if there is none alive.
+
+    A fork of the caller does not inherit it: two parents on one pipe would read each other's
+    answers.
+    """
+    with _lock:
+        owner, process = _processes.get(device, (0, None))
+        if process is None or owner != os.getpid() or not process.alive:
+            process = MeasuringProcess(device)
+            _processes[device] = (os.getpid(), process)
+        return process
+
+
+@atexit.register
+def close_all() -> None:
+    """End all measuring processes of this one."""
+    with _lock:
+        for owner, process in _processes.values():
+            if owner == os.getpid():
+                process.kill()
+        _processes.clear()

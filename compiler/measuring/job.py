@@ -1,0 +1,83 @@
+"""What is sent to the measuring process and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fusewise.compiler.measuring.inputs import Input
+
+
+@dataclass(frozen=True)
+class GraphJob:
+    """One graph to measure candidates of: how to make its inputs, and what to judge outputs by."""
+
+    graph_id: str
+    #: The captured graph, serialised by torch.fx; None where it cannot be.
+    graph: bytes | None
+    inputs: tuple[Input, ...]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    device: str
+    #: Threads of the caller's process, which the candidates run with.
+    threads: int
+    #: Whether the graph draws random numbers, so that only another compiled run can be compared.
+    random: bool
+    #: Graph whose values the inputs were saved from, if that one was measured here.
+    saved_from: str | None = None
+    #: Whether another graph will ask for this one's values.
+    keep_values: bool = False
+
+
+@dataclass(frozen=True)
+class ProgramJob:
+    """One candidate: its generated program, and the settings it is to be compiled under."""
+
+    id: str
+    source: str
+    constants: Mapping[str, torch.Tensor]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long and how well to measure."""
+
+    seconds: float
+    min_rounds: int = 12
+    max_rounds: int = 400
+    #: Half-width of the 95 % interval of a median, relative, at which more rounds are no use.
+    target_interval: float = 0.005
+
+
+@dataclass
+class ProgramResult:
+    """What was found out about one candidate."""
+
+    id: str
+    #: One time for each round, in microseconds; NaN for rounds that it was left out of.
+    samples: list[float] = field(default_factory=list)
+    #: Error of each output (and overwritten input) against the reference.
+    errors: list[float] = field(default_factory=list)
+    #: Why it could not be run; "" where it was.
+    failure: str = ""
+
+
+@dataclass
+class GraphResult:
+    """What was found out about all candidates of one graph, first the default."""
+
+    programs: list[ProgramResult]
+    #: What errors are measured against: ``fp64`` or ``default``.
+    reference: str
+    #: How times were taken: ``calls`` or ``cuda graph``.
+    clock: str
+    #: Resolution of the dtype of each output that ``errors`` speaks of.
+    resolutions: list[float]
+    #: Load and clock frequencies while measuring.
+    conditions: dict[str, float]
+    #: Seconds by phase.
+    seconds: dict[str, float]

@@ -1,0 +1,127 @@
+"""One candidate made ready to be timed again and again: CPU calls or replays of a CUDA graph.
+
+A run owns its inputs. Whatever the program overwrites is restored between rounds and outside the
+timed part, so that values do not drift and indices stay indices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fusewise.compiler.inductor.program import Call
+
+#: One timed round lasts at least this long, so that the clock's own cost does not count.
+_ROUND_S = 2e-3
+_MOST_REPEATS = 2000
+
+
+class _Run:
+    """Shared part: the inputs, and putting back what the program overwrites."""
+
+    def __init__(self, call: Call, inputs: Sequence[Any], overwritten: Sequence[int]) -> None:
+        self._call = call
+        self._inputs = [_private(value) for value in inputs]
+        self._pristine = {i: self._inputs[i].clone() for i in overwritten}
+        #: Indices that were overwritten would send a second call out of bounds.
+        self._single = any(not v.dtype.is_floating_point for v in self._pristine.values())
+        self.repeats = 1
+
+    def _restore(self) -> None:
+        for i, value in self._pristine.items():
+            self._inputs[i].copy_(value)
+
+    def _calibrate(self, timed: Callable[[], float]) -> None:
+        timed()
+        if self._single:
+            return
+        once = min(timed() for _ in range(3))
+        self.repeats = max(1, min(_MOST_REPEATS, int(_ROUND_S / max(once, 1e-7))))
+
+
+class CpuRun(_Run):
+    """Calls on the CPU, wall clock."""
+
+    def __init__(self, call: Call, inputs: Sequence[Any], overwritten: Sequence[int]) -> None:
+        super().__init__(call, inputs, overwritten)
+        self._calibrate(self)
+
+    def __call__(self) -> float:
+        """Seconds for one call, averaged over one round."""
+        self._restore()
+        call, inputs = self._call, self._inputs
+        start = time.perf_counter()
+        for _ in range(self.repeats):
+            call(list(inputs))
+        return (time.perf_counter() - start) / self.repeats
+
+
+class CudaRun(_Run):
+    """Replays of a CUDA graph of one call, timed by events on the device.
+
+    Launching from Python would measure Python: many small kernels are launched more slowly than
+    they run.
+    """
+
+    def __init__(self, call: Call, inputs: Sequence[Any], overwritten: Sequence[int]) -> None:
+        super().__init__(call, inputs, overwritten)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._restore()
+                call(list(self._inputs))
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self._restore()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            # The outputs stay referenced: the graph writes to their memory at every replay.
+            self._outputs = call(list(self._inputs))
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
+        self._calibrate(self)
+
+    def __call__(self) -> float:
+        """Seconds for one replay, averaged over one round."""
+        self._restore()
+        self._start.record()
+        for _ in range(self.repeats):
+            self._graph.replay()
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1e-3 / self.repeats
+
+
+def _private(value: Any) -> Any:
+    """A copy with the same strides, also where elements overlap."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    length = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    if value.numel() == 0:
+        return value.clone()
+    storage = value.as_strided((length,), (1,)).clone()
+    return storage.as_strided(value.shape, value.stride())
+
+
+def private_inputs(inputs: Sequence[Any]) -> list[Any]:
+    """Copies of all inputs that a program may overwrite."""
+    return [_private(value) for value in inputs]
+
+
+def overwritten_inputs(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
+    """Positions of the tensors that differ, bit for bit."""
+    return [
+        i
+        for i, (a, b) in enumerate(zip(before, after, strict=True))
+        if isinstance(a, torch.Tensor) and not _identical(a, b)
+    ]
+
+
+def _identical(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.dtype.is_floating_point:
+        return bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return torch.equal(a, b)

@@ -1,0 +1,276 @@
+"""The measuring process: makes inputs, checks outputs, times candidates in interleaved rounds.
+
+Started by :mod:`fusewise.compiler.measuring.client` as ``python -m``, with the file descriptor of
+a socket to its parent. A crash in here, however hard, costs the parent one measurement.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import filelock
+import psutil
+import torch
+import torch.fx
+
+from fusewise.compiler.inductor.program import load_module, load_program
+from fusewise.compiler.measuring.inputs import build
+from fusewise.compiler.measuring.job import (
+    Budget,
+    GraphJob,
+    GraphResult,
+    ProgramJob,
+    ProgramResult,
+)
+from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
+from fusewise.compiler.measuring.reference import relative_error, run_reference, widen
+from fusewise.compiler.measuring.runs import (
+    CpuRun,
+    CudaRun,
+    overwritten_inputs,
+    private_inputs,
+)
+from fusewise.search.interleave import interleave
+
+log = logging.getLogger(__name__)
+
+#: Values of a forward graph that are kept for its backward, at most.
+_MOST_KEPT_BYTES = 2 << 30
+
+
+@dataclass
+class _Prepared:
+    job: GraphJob
+    inputs: list[Any]
+    #: Outputs then overwritten inputs in high precision; None where there is no reference.
+    reference: list[Any] | None
+    overwritten: list[int]
+    seconds: dict[str, float]
+
+
+@dataclass
+class _Loaded:
+    run: CpuRun | CudaRun
+    outputs: list[Any]
+
+
+class Worker:
+    """State of the process: the graph in hand, and values kept for backward graphs."""
+
+    def __init__(self) -> None:
+        self._graph: _Prepared | None = None
+        self._kept: dict[str, dict[str, torch.Tensor]] = {}
+
+    def prepare(self, job: GraphJob) -> None:
+        """Make the inputs of a graph and its reference outputs."""
+        self._graph = None
+        torch.set_num_threads(job.threads)
+        device = torch.device(job.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        start = time.perf_counter()
+        inputs = build(job.inputs, self._kept.get(job.saved_from or "", {}))
+        made = time.perf_counter()
+        reference, overwritten = None, []
+        if job.graph is not None and not job.random:
+            reference, overwritten = _reference(job.graph, inputs)
+        seconds = {"inputs": made - start, "reference": time.perf_counter() - made}
+        self._graph = _Prepared(job, inputs, reference, overwritten, seconds)
+
+    def measure(self, programs: Sequence[ProgramJob], budget: Budget) -> GraphResult:
+        """Run, check and time the programs of the graph in hand; the first is the default."""
+        graph = self._graph
+        if graph is None:
+            raise RuntimeError("no graph was prepared")
+        seconds = dict(graph.seconds)
+        start = time.perf_counter()
+        results = [ProgramResult(program.id) for program in programs]
+        loaded: list[_Loaded | None] = []
+        for program, result in zip(programs, results, strict=True):
+            loaded.append(self._load(graph, program, result))
+        compiled = time.perf_counter()
+        seconds["compile"] = compiled - start
+        if loaded[0] is not None:
+            _judge(graph, loaded, results)
+            if graph.job.keep_values:
+                self._keep(graph, loaded[0].outputs)
+        ready = [i for i, program in enumerate(loaded) if program is not None]
+        conditions: dict[str, float] = {}
+        if loaded[0] is not None and len(ready) > 1:
+            conditions = _conditions(graph.job.device)
+            with device_lock(graph.job.device, timeout_s=max(30.0, budget.seconds)):
+                times = interleave(
+                    [loaded[i].run for i in ready],  # type: ignore[union-attr]
+                    budget_s=budget.seconds,
+                    min_rounds=budget.min_rounds,
+                    max_rounds=budget.max_rounds,
+                    target_interval=budget.target_interval,
+                )
+            for i, samples in zip(ready, times, strict=True):
+                results[i].samples = [s * 1e6 for s in samples]
+        seconds["timing"] = time.perf_counter() - compiled
+        cuda = torch.device(graph.job.device).type == "cuda"
+        default = loaded[0]
+        return GraphResult(
+            programs=results,
+            reference="default" if graph.reference is None else "fp64",
+            clock="cuda graph" if cuda else "calls",
+            resolutions=[_resolution(v) for v in default.outputs] if default else [],
+            conditions=conditions,
+            seconds=seconds,
+        )
+
+    def time_kernels(self, program: ProgramJob, effort: Effort) -> list[CallTimes]:
+        """Run a program of the graph in hand once, timing each kernel and extern call in it."""
+        graph = self._graph
+        if graph is None:
+            raise RuntimeError("no graph was prepared")
+        module = load_module(program.source, program.constants, program.settings)
+        call = module.call
+        # Kernels that are tuned at their first launch are tuned, and pages touched, before.
+        call(private_inputs(graph.inputs))
+        device = torch.device(graph.job.device)
+        timer = KernelTimer(module, device, effort)
+        with device_lock(graph.job.device, timeout_s=600.0):
+            call(private_inputs(graph.inputs))
+        _synchronize(graph.job.device)
+        return timer.calls
+
+    def _load(
+        self, graph: _Prepared, program: ProgramJob, result: ProgramResult
+    ) -> _Loaded | None:
+        try:
+            call = load_program(program.source, program.constants, program.settings)
+            inputs = private_inputs(graph.inputs)
+            torch.manual_seed(0)
+            outputs = list(call(list(inputs)))
+            _synchronize(graph.job.device)
+            outputs += [inputs[i] for i in graph.overwritten]
+            # What a later round overwrites must not change what is compared now.
+            outputs = [v.clone() if isinstance(v, torch.Tensor) else v for v in outputs]
+            clobbered = overwritten_inputs(graph.inputs, inputs)
+            kind = CudaRun if torch.device(graph.job.device).type == "cuda" else CpuRun
+            return _Loaded(kind(call, graph.inputs, clobbered), outputs)
+        except Exception as error:  # noqa: BLE001 - a candidate that fails is an ordinary event
+            log.debug("candidate %s failed", program.id, exc_info=True)
+            result.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300] if str(error).strip() else ''}"
+            return None
+
+    def _keep(self, graph: _Prepared, outputs: Sequence[Any]) -> None:
+        values = {
+            name: value
+            for names, found in (
+                (graph.job.input_names, graph.inputs),
+                (graph.job.output_names, outputs),
+            )
+            for name, value in zip(names, found, strict=False)
+            if isinstance(value, torch.Tensor)
+        }
+        total = sum(v.numel() * v.itemsize for v in values.values())
+        if total > _MOST_KEPT_BYTES:
+            values = {n: v for n, v in values.items() if not v.dtype.is_floating_point}
+        self._kept = {graph.job.graph_id: values}
+
+
+def _reference(graph: bytes, inputs: Sequence[Any]) -> tuple[list[Any] | None, list[int]]:
+    try:
+        gm = pickle.loads(graph)
+        outputs, overwritten = run_reference(gm, inputs)
+    except Exception:  # noqa: BLE001 - custom operators, lack of memory: judge by the default then
+        log.debug("no high-precision reference", exc_info=True)
+        return None, []
+    return [*outputs, *overwritten.values()], list(overwritten)
+
+
+def _judge(
+    graph: _Prepared, loaded: Sequence[_Loaded | None], results: Sequence[ProgramResult]
+) -> None:
+    default = loaded[0]
+    assert default is not None
+    reference = graph.reference
+    if reference is None or len(reference) != len(default.outputs):
+        graph.reference = None
+        reference = [widen(v) if isinstance(v, torch.Tensor) else v for v in default.outputs]
+    for program, result in zip(loaded, results, strict=True):
+        if program is not None:
+            result.errors = [
+                relative_error(value, wanted)
+                for value, wanted in zip(program.outputs, reference, strict=True)
+            ]
+
+
+def _resolution(value: Any) -> float:
+    """Spacing of numbers near one in the dtype of an output; 0 for integers."""
+    if isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex):
+        return float(torch.finfo(value.dtype).eps)
+    return 0.0
+
+
+def _synchronize(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+
+
+def device_lock(device: str, *, timeout_s: float) -> filelock.BaseFileLock:
+    """Held by whoever times on a device of this machine: two at once would time each other."""
+    path = Path(tempfile.gettempdir()) / f"fusewise-{device.replace(':', '-')}.lock"
+    return filelock.FileLock(path, timeout=timeout_s, mode=0o666)
+
+
+def _conditions(device: str) -> dict[str, float]:
+    """Load and clocks right before timing."""
+    found = {"load": os.getloadavg()[0]}
+    frequency = psutil.cpu_freq()
+    if frequency is not None:
+        found["cpu_mhz"] = float(frequency.current)
+    if torch.device(device).type == "cuda":
+        index = torch.device(device).index or 0
+        query = ["nvidia-smi", f"--id={index}", "--query-gpu=clocks.sm,clocks.mem,temperature.gpu"]
+        try:
+            line = subprocess.run(
+                [*query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=5
+            ).stdout
+            values = [float(part) for part in line.split(",")]
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return found
+        found |= dict(zip(("gpu_sm_mhz", "gpu_memory_mhz", "gpu_celsius"), values, strict=False))
+    return found
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the parent closes its end."""
+    worker = Worker()
+    while True:
+        try:
+            name, arguments = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        try:
+            answer: tuple[bool, Any] = (True, getattr(worker, name)(*arguments))
+        except Exception as error:  # noqa: BLE001 - the parent decides what a failure means
+            log.debug("request %s failed", name, exc_info=True)
+            answer = (False, f"{type(error).__name__}: {error}")
+        buffer = io.BytesIO()
+        pickle.dump(answer, buffer)
+        connection.send_bytes(buffer.getvalue())
+
+
+def main() -> None:
+    """Entry of the process: ``python -m fusewise.compiler.measuring.worker FD``."""
+    serve(Connection(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

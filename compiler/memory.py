@@ -1,0 +1,185 @@
+"""What is remembered between compiles: decisions looked up, outcomes written down.
+
+The bridge between the pipeline and the store; decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.survey import Survey
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.datasets.rows import (
+    CandidateSummary,
+    DecisionRow,
+    DeviceRow,
+    GraphRow,
+    MeasurementRow,
+    Row,
+    ScheduleRow,
+    encode_problem,
+)
+from fusewise.datasets.store import Store
+from fusewise.schedule.problem import Problem
+from fusewise.schedule.schedule import Candidate
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """An earlier decision on the same graph."""
+
+    candidates: list[Candidate]
+    chosen: Candidate
+    nodes: int
+
+
+def recall(store: Store, graph_key: str, device_key: str) -> Remembered | None:
+    """The newest decision on a graph, with its candidates; None where there is none.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    store.ingest()
+    decision = store.decision(graph_key, device_key)
+    if decision is None:
+        return None
+    candidates = []
+    for summary in decision.candidates:
+        row = store.schedule(summary.schedule_id, graph_key)
+        if row is None:
+            return None
+        fields = {
+            name: getattr(summary, name)
+            for name in CandidateSummary.__struct_fields__
+            if name != "schedule_id"
+        }
+        candidates.append(Candidate(schedule=row.schedule, **fields))
+    chosen = next((c for c in candidates if c.schedule.id == decision.schedule_id), None)
+    graph = store.graph(graph_key)
+    if chosen is None:
+        return None
+    return Remembered(candidates, chosen, graph.nodes if graph else 0)
+
+
+def remember(
+    store: Store,
+    report: GraphReport,
+    *,
+    parts: dict[str, str],
+    surveys: Sequence[Survey],
+    profile: DeviceProfile,
+    model_id: str,
+    conditions: dict[str, float],
+    family: str = "",
+    source: str = "compile",
+) -> None:
+    """Write down what a compile found out, to be taken in by whoever opens the store next.
+
+    Raises:
+        StoreError: the spool cannot be written.
+    """
+    rows: list[Row] = [_device_row(profile)]
+    rows += _graph_rows(report, parts, surveys, family, source)
+    for candidate in report.candidates:
+        rows.append(
+            ScheduleRow(
+                id=candidate.schedule.id,
+                graph_key=report.key,
+                schedule=candidate.schedule,
+                origin=candidate.origin,
+                groups=candidate.groups,
+                predicted_us=candidate.predicted_us,
+                predicted_low_us=candidate.predicted_low_us,
+                predicted_high_us=candidate.predicted_high_us,
+            )
+        )
+        if candidate.status != "predicted":
+            rows.append(_measurement(candidate, report.key, profile, conditions))
+    if report.chosen is not None:
+        rows.append(
+            DecisionRow(
+                graph_key=report.key,
+                device_key=profile.key,
+                mode=report.mode,
+                model_id=model_id,
+                schedule_id=report.chosen.schedule.id,
+                candidates=tuple(CandidateSummary.of(c) for c in report.candidates),
+            )
+        )
+    store.append(rows)
+
+
+def _device_row(profile: DeviceProfile) -> DeviceRow:
+    return DeviceRow(
+        key=profile.key,
+        kind=profile.kind,
+        name=profile.name,
+        threads=profile.threads,
+        profile=msgspec.to_builtins(profile),
+    )
+
+
+def _graph_rows(
+    report: GraphReport, parts: dict[str, str], surveys: Sequence[Survey], family: str, source: str
+) -> list[Row]:
+    if not surveys:
+        return []
+    problem: Problem = surveys[0].problem
+    return [
+        GraphRow(
+            key=report.key,
+            parts=parts,
+            kind=problem.kind,
+            family=family,
+            source=source,
+            nodes=len(problem.nodes),
+            problem=encode_problem(problem),
+            torch_version=torch.__version__,
+        )
+    ]
+
+
+def _measurement(
+    candidate: Candidate, graph_key: str, profile: DeviceProfile, conditions: dict[str, float]
+) -> MeasurementRow:
+    failed = candidate.status == "failed"
+    return MeasurementRow(
+        subject="schedule",
+        subject_id=candidate.schedule.id,
+        graph_key=graph_key,
+        device_key=profile.key,
+        threads=profile.threads,
+        status="failed" if failed else "ok",
+        reason=candidate.reason if failed else "",
+        median_us=candidate.measured_us,
+        spread=candidate.spread,
+        rounds=candidate.rounds,
+        error=candidate.error,
+        clock={"machine": platform.machine(), **conditions},
+        torch_version=torch.__version__,
+    )
+
+
+def extern_times(store: Store, device_key: str) -> dict[str, float]:
+    """Median microseconds of extern kernels measured on a device, by node signature.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    times: dict[str, list[float]] = {}
+    for row in store.rows("measurements"):
+        if (
+            isinstance(row, MeasurementRow)
+            and row.subject == "extern"
+            and row.device_key == device_key
+            and row.median_us is not None
+        ):
+            times.setdefault(row.subject_id, []).append(row.median_us)
+    return {signature: statistics.median(values) for signature, values in times.items()}

@@ -1,0 +1,265 @@
+"""The way of one graph: known from before, or surveyed, measured and chosen.
+
+``compile_program`` wraps Inductor's compile of one graph (forward, backward or inference); all
+else in this file is called from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch.fx
+from torch._functorch import config as functorch_config
+
+from fusewise.compiler.choosing import choose_measured, choose_predicted
+from fusewise.compiler.contest import announce, graph_job, has_collectives, input_names
+from fusewise.compiler.inductor.driver import Applier, GraphCompile, compile_whole
+from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
+from fusewise.compiler.inductor.settings import inductor_settings, known_settings
+from fusewise.compiler.measuring.client import measuring_process
+from fusewise.compiler.measuring.inputs import observe, specify
+from fusewise.compiler.measuring.job import GraphJob
+from fusewise.compiler.memory import recall, remember
+from fusewise.compiler.notices import warn_once
+from fusewise.compiler.options import split_options
+from fusewise.compiler.reports import GraphReport, add_report
+from fusewise.compiler.session import Session, device_of, many_ranks
+from fusewise.compiler.survey import Predictor, survey_all
+from fusewise.schedule.errors import MeasureError, PlanError
+from fusewise.schedule.plan_file import PlannedGraph
+from fusewise.schedule.schedule import Candidate
+
+
+def compile_program(
+    example_inputs: Sequence[Any], *, mode: str | None, options: Mapping[str, Any] | None
+) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
+    """A compiler for one captured program.
+
+    Raises:
+        FusewiseError: bad options; nothing was compiled.
+    """
+    ours, theirs, inductor_mode = split_options(mode, options, known_settings())
+    session = Session(
+        options=ours,
+        inductor_options=inductor_settings(inductor_mode, theirs),
+        observed=observe(example_inputs) if ours.mode == "measure" else (),
+    )
+    if ours.plan is not None:
+        session.plan_file  # noqa: B018 - a bad plan file is told before anything is compiled
+
+    def compiler(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        # AOTAutograd's own cache would answer before our part is asked, and without our key.
+        with functorch_config.patch(enable_autograd_cache=False):
+            return compile_whole(gm, inputs, _GraphCompiler(session), session.inductor_options)
+
+    return compiler
+
+
+class _GraphCompiler:
+    """Stands where Inductor compiles one graph."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+        graph = GraphCompile(gm, example_inputs, kwargs, self._session.inductor_options)
+        options = self._session.options
+        report = GraphReport(graph.kind, options.mode, store=str(options.store))
+        add_report(report)
+        if not any(node.op == "call_function" for node in gm.graph.nodes):
+            report.fallback = "the graph computes nothing"
+            return graph.compile(None, None)
+        try:
+            return _Compile(self._session, graph, report).run()
+        except Exception as error:  # noqa: BLE001 - a user's program never fails because of us
+            cause = str(error) or type(error).__name__
+            report.fallback = cause
+            report.source = "inductor"
+            report.chosen = report.default
+            warn_once(cause)
+        # An error of Inductor's own comes up again here, as it would without us.
+        return graph.compile(None, None)
+
+
+class _Compile:
+    """One graph on its way."""
+
+    def __init__(self, session: Session, graph: GraphCompile, report: GraphReport) -> None:
+        self._session = session
+        self._graph = graph
+        self._report = report
+
+    def run(self) -> Any:
+        """Choose a schedule, compile it, and leave a report."""
+        session, graph, report = self._session, self._graph, self._report
+        device = device_of(graph.gm, graph.example_inputs)
+        report.device = str(device)
+        if session.options.mode == "measure" and session.options.plan is None:
+            # Its start takes seconds, which pass while the graph is looked at and compiled.
+            measuring_process(report.device)
+        with report.phase("prepare"):
+            predictor = session.predictor(device)
+            with graph.settings(None):
+                key = graph_key(
+                    graph.gm,
+                    graph.example_inputs,
+                    graph.kwargs,
+                    predictor.profile.key,
+                    predictor.model.id,
+                )
+        report.key, report.model = key.key, predictor.model.name
+        output = self._known(key, predictor)
+        if output is None and session.options.mode == "replay":
+            raise PlanError(
+                f"no schedule is stored for the {report.kind} graph {report.key}",
+                subject=f"store {session.options.store}",
+                remedy="compile once in mode measure or predict, or give fusewise.plan",
+            )
+        return self._new(key, predictor) if output is None else output
+
+    def _known(self, key: GraphKey, predictor: Predictor) -> Any | None:
+        """Compile by the plan file or by an earlier decision; None where there is neither."""
+        report, session = self._report, self._session
+        if session.plan_file is not None:
+            planned = self._planned(key, session.plan_file.graphs)
+            report.source = "plan file"
+            report.chosen = Candidate(
+                schedule=planned.schedule,
+                origin="plan file",
+                groups=len(planned.schedule.plan.groups) if planned.schedule.plan else 0,
+                predicted_us=planned.predicted_us,
+                measured_us=planned.measured_us,
+                accepted=True,
+            )
+            report.candidates = [report.chosen]
+            return self._compile(report.chosen)
+        with report.phase("recall"):
+            remembered = recall(session.store, key.key, predictor.profile.key)
+        if remembered is None:
+            return None
+        report.source = "store"
+        report.candidates = remembered.candidates
+        report.chosen = remembered.chosen
+        report.nodes = remembered.nodes
+        if self._graph.kind == "forward":
+            session.forward_key = key.key
+        return self._compile(remembered.chosen)
+
+    def _planned(self, key: GraphKey, graphs: Sequence[PlannedGraph]) -> PlannedGraph:
+        # Which model predicted has no part in whether a plan fits.
+        def mismatch(graph: PlannedGraph) -> tuple[str, ...]:
+            return tuple(part for part in key.differs(graph.key_parts) if part != "model")
+
+        of_kind = [graph for graph in graphs if graph.kind == self._report.kind]
+        nearest = min(of_kind, key=lambda graph: len(mismatch(graph)), default=None)
+        if nearest is None or mismatch(nearest):
+            self._report.mismatch = mismatch(nearest) if nearest else ()
+            why = (
+                f"differs in {', '.join(self._report.mismatch)}"
+                if nearest
+                else f"it has no {self._report.kind} graph"
+            )
+            raise PlanError(
+                f"it is for another program: {why}",
+                subject=f"plan file {self._session.options.plan}",
+                remedy="search again for this program",
+            )
+        return nearest
+
+    def _new(self, key: GraphKey, predictor: Predictor) -> Any:
+        session, report, graph = self._session, self._report, self._graph
+        job = self._announce(key) if session.options.mode == "measure" else None
+        budget_s = session.options.budget_s if job is not None else None
+        with report.phase("search"):
+            surveys = survey_all(
+                graph,
+                predictor,
+                key=key.key,
+                kind=report.kind,
+                budget_s=None if budget_s is None else budget_s / 4,
+            )
+        report.nodes = len(surveys[0].problem.nodes)
+        conditions: dict[str, float] = {}
+        output = None
+        if job is None:
+            choose_predicted(report, surveys)
+        else:
+            output, conditions = choose_measured(report, surveys, graph, job, session.options)
+        chosen = report.chosen
+        assert chosen is not None
+        if output is None or chosen.origin != "default":
+            output = self._compile(chosen)
+        remember(
+            session.store,
+            report,
+            parts=dict(key.parts),
+            surveys=surveys,
+            profile=predictor.profile,
+            model_id=predictor.model.id,
+            conditions=conditions,
+        )
+        return output
+
+    def _announce(self, key: GraphKey) -> GraphJob | None:
+        """Tell the measuring process of the graph; None, with the reason, where it cannot be."""
+        session, report, graph = self._session, self._report, self._graph
+        reason = _unmeasurable(graph, session)
+        if reason is None:
+            names = input_names(graph.gm)
+            backward = report.kind == "backward"
+            try:
+                job = graph_job(
+                    graph,
+                    key=key.key,
+                    inputs=specify(
+                        graph.example_inputs,
+                        names,
+                        () if backward else session.observed,
+                        saved=frozenset(names) if backward else frozenset(),
+                    ),
+                    device=report.device,
+                    saved_from=session.forward_key if backward else None,
+                    keep_values=report.kind == "forward",
+                )
+                announce(job)
+            except MeasureError as error:
+                reason = str(error)
+            else:
+                if report.kind == "forward":
+                    session.forward_key = key.key
+                return job
+        report.fallback = f"not measured: {reason}"
+        return None
+
+    def _compile(self, chosen: Candidate) -> Any:
+        """Compile the chosen schedule; Inductor's own where that one turns out not to compile."""
+        if chosen.origin == "default":
+            with self._report.phase("compile"):
+                return self._graph.compile(None, None)
+        try:
+            with self._report.phase("compile"):
+                return self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))
+        except Exception as error:
+            failed = msgspec.structs.replace(
+                chosen, status="failed", accepted=False, reason=str(error)
+            )
+            report = self._report
+            report.candidates = [failed if c is chosen else c for c in report.candidates]
+            raise
+
+
+def _unmeasurable(graph: GraphCompile, session: Session) -> str | None:
+    """Why no candidates of a graph are timed; None where they can be."""
+    if session.options.top_k == 0:
+        return "fusewise.top_k is 0"
+    if session.options.budget_s == 0:
+        return "fusewise.budget_s is 0"
+    if many_ranks():
+        return "several ranks have to choose the same"
+    if has_collectives(graph.gm):
+        return "the graph talks to other processes"
+    if graph.kwargs.get("cpp_wrapper"):
+        return "the program is wrapped in C++"
+    return None

@@ -1,0 +1,75 @@
+"""What happened to each graph that was compiled in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from fusewise.schedule.schedule import Candidate
+
+
+@dataclass
+class GraphReport:
+    """One compiled graph."""
+
+    #: ``forward``, ``backward`` or ``inference``.
+    kind: str
+    mode: str
+    device: str = ""
+    #: Key of the graph; "" where it was not got so far.
+    key: str = ""
+    nodes: int = 0
+    #: Everything that was considered for measuring, Inductor's own first.
+    candidates: list[Candidate] = field(default_factory=list)
+    chosen: Candidate | None = None
+    #: Where the choice came from: ``measured``, ``predicted``, ``store``, ``plan file`` or
+    #: ``inductor`` where fusewise stepped back.
+    source: str = "inductor"
+    #: Cost model that predicted.
+    model: str = ""
+    #: Seconds by phase.
+    seconds: dict[str, float] = field(default_factory=dict)
+    #: Why fusewise stepped back, or measured nothing; None where it did not.
+    fallback: str | None = None
+    #: Parts of the key that differ from the plan's, where a plan did not fit.
+    mismatch: tuple[str, ...] = ()
+    store: str = ""
+
+    @property
+    def default(self) -> Candidate | None:
+        """Inductor's own schedule."""
+        return next((c for c in self.candidates if c.origin == "default"), None)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to ``seconds[name]``."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
+
+
+_reports: list[GraphReport] = []
+_lock = threading.Lock()
+
+
+def add_report(report: GraphReport) -> None:
+    """Keep a report for :func:`reports`."""
+    with _lock:
+        _reports.append(report)
+
+
+def reports() -> list[GraphReport]:
+    """One report for each graph compiled in this process, oldest first."""
+    with _lock:
+        return list(_reports)
+
+
+def clear_reports() -> None:
+    """Forget all reports."""
+    with _lock:
+        _reports.clear()

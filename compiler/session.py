@@ -1,0 +1,87 @@
+"""What one ``torch.compile`` call keeps between its graphs: options, inputs, device, model, store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.fx
+
+from fusewise.compiler.memory import extern_times
+from fusewise.compiler.measuring.inputs import Observed
+from fusewise.compiler.options import Options
+from fusewise.compiler.survey import Predictor
+from fusewise.costmodel.device import device_key, device_profile
+from fusewise.costmodel.registry import load_model
+from fusewise.datasets.store import Store
+from fusewise.schedule.errors import UnsupportedError
+from fusewise.schedule.plan_file import PlanFile, read_plan_file
+
+
+@dataclass
+class Session:
+    """Shared by the forward and the backward graph of one program."""
+
+    options: Options
+    inductor_options: Mapping[str, Any]
+    #: The caller's inputs, for measuring on their like.
+    observed: Sequence[Observed | None]
+    #: Key of the forward graph whose values were kept for the backward one.
+    forward_key: str | None = None
+    _predictors: dict[str, Predictor] = field(default_factory=dict)
+
+    @cached_property
+    def store(self) -> Store:
+        """The store, opened when first needed."""
+        return Store.open(self.options.store)
+
+    @cached_property
+    def plan_file(self) -> PlanFile | None:
+        """The plan file, if one was given."""
+        return read_plan_file(self.options.plan) if self.options.plan is not None else None
+
+    def predictor(self, device: torch.device) -> Predictor:
+        """Cost model, profile and extern times for a device."""
+        key = device_key(device)
+        if key not in self._predictors:
+            profile = device_profile(device, self.options.home)
+            model = load_model(self.options.model, profile, self.options.home)
+            self._predictors[key] = Predictor(model, profile, extern_times(self.store, key))
+        return self._predictors[key]
+
+
+def device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.device:
+    """The device that a graph runs on: its one GPU if it uses one, else the CPU.
+
+    Raises:
+        UnsupportedError: it uses several GPUs, or a device that is neither.
+    """
+    found = {value.device for value in example_inputs if isinstance(value, torch.Tensor)}
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            found.add(value.device)
+    strange = sorted({d.type for d in found} - {"cpu", "cuda", "meta"})
+    gpus = sorted((d for d in found if d.type == "cuda"), key=str)
+    if strange or len(gpus) > 1:
+        names = ", ".join(map(str, gpus)) if len(gpus) > 1 else strange[0]
+        raise UnsupportedError(
+            f"it runs on {names}",
+            subject="graph",
+            remedy="fusewise handles the CPU and one NVIDIA GPU",
+        )
+    return gpus[0] if gpus else torch.device("cpu")
+
+
+def many_ranks() -> bool:
+    """Whether this process is one of several that must all choose the same."""
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )

@@ -1,0 +1,170 @@
+"""Surveying one graph: lowering it under each lowering choice and searching plans for each.
+
+Predicts only. What comes out is candidates with predicted times; nothing is compiled or timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fusewise.compiler.inductor.choices import stage_of, variants
+from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
+from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.legality import InductorLegality
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.interface import CostModel, FloatArray
+from fusewise.costmodel.plan_cost import PlanCost
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.problem import Problem
+from fusewise.schedule.schedule import Candidate, Choice, Schedule
+from fusewise.search.beam import Budget, beam_search
+from fusewise.search.result import SearchResult
+
+#: Plans of each lowering that go on to the shortlist.
+_PLANS_KEPT = 8
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The cost model on a device, with what is known of extern kernels there."""
+
+    model: CostModel
+    profile: DeviceProfile
+    #: Microseconds of extern kernels by node signature.
+    extern_us: Mapping[str, float]
+
+    def plans(self, problem: Problem) -> PlanCost:
+        """Costs of the plans of one problem."""
+        return PlanCost(problem, self.profile, self.model, self.extern_us)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One graph under one set of choices."""
+
+    choices: tuple[Choice, ...]
+    problem: Problem
+    default_plan: Plan
+    result: SearchResult
+    #: Best predicted first; Inductor's own plan under these choices among them.
+    candidates: tuple[Candidate, ...]
+
+
+class _Costs:
+    """Group times for the search."""
+
+    def __init__(self, cost: PlanCost) -> None:
+        self._cost = cost
+
+    def score(self, groups: Sequence[frozenset[str]]) -> FloatArray:
+        return self._cost.score(groups).us
+
+
+def survey(
+    graph: GraphCompile,
+    predictor: Predictor,
+    *,
+    key: str,
+    kind: str,
+    choices: tuple[Choice, ...] = (),
+    budget: Budget | None = None,
+) -> Survey:
+    """Lower ``graph`` under ``choices``, extract the problem, and search its plans."""
+    found: list[Survey] = []
+
+    def visit(live: LiveGraph) -> None:
+        legality = InductorLegality(live)
+        problem = extract_problem(
+            live.scheduler,
+            live.nodes,
+            key=key,
+            kind=kind,  # type: ignore[arg-type]
+            possible_fusions=legality.possible_fusions(),
+        )
+        cost = predictor.plans(problem)
+        result = beam_search(problem, live.default_plan, legality, _Costs(cost), budget)
+        found.append(
+            Survey(choices, problem, live.default_plan, result, _candidates(choices, cost, result))
+        )
+
+    graph.survey(choices, visit)
+    return found[0]
+
+
+def _candidates(
+    choices: tuple[Choice, ...], cost: PlanCost, result: SearchResult
+) -> tuple[Candidate, ...]:
+    lowering = tuple(c for c in choices if stage_of(c) == "lowering")
+    codegen = tuple(c for c in choices if stage_of(c) == "codegen")
+    plans = list(result.plans[:_PLANS_KEPT])
+    if result.default not in plans:
+        plans.append(result.default)
+    candidates = []
+    for scored in plans:
+        candidate = scored.candidate(lowering, codegen)
+        interval = cost.plan(scored.plan)
+        if choices and candidate.origin == "default":
+            # Only Inductor's plan under its own choices is the default that others are held to.
+            candidate = msgspec.structs.replace(candidate, origin="choices")
+        candidates.append(
+            msgspec.structs.replace(
+                candidate,
+                predicted_us=interval.us,
+                predicted_low_us=interval.low_us,
+                predicted_high_us=interval.high_us,
+            )
+        )
+    return tuple(candidates)
+
+
+def survey_all(
+    graph: GraphCompile,
+    predictor: Predictor,
+    *,
+    key: str,
+    kind: str,
+    budget_s: float | None,
+) -> list[Survey]:
+    """Survey a graph under Inductor's own choices, then under each other choice that changes it.
+
+    Args:
+        budget_s: seconds after which no further choice is looked at, and for the search of each;
+            None for no limit but the search's own, so that the result never depends on the clock.
+    """
+    start = time.monotonic()
+    limit = Budget(seconds=None if budget_s is None else max(0.05, budget_s / 2))
+    first = survey(graph, predictor, key=key, kind=kind, budget=limit)
+    surveys = [first]
+    seen = {_shape(first)}
+    device_type = predictor.profile.kind
+    for choices in variants(device_type):
+        spent = time.monotonic() - start
+        if budget_s is not None and spent > budget_s:
+            break
+        if budget_s is not None:
+            limit = Budget(seconds=max(0.05, (budget_s - spent) / 4))
+        other = survey(graph, predictor, key=key, kind=kind, choices=choices, budget=limit)
+        codegen = any(stage_of(choice) == "codegen" for choice in choices)
+        if codegen or _shape(other) not in seen:
+            seen.add(_shape(other))
+            surveys.append(other)
+    return surveys
+
+
+def _shape(found: Survey) -> tuple[tuple[str, ...], Plan]:
+    """What a lowering is to the scheduler: equal shapes give equal code."""
+    return tuple(node.signature for node in found.problem.nodes), found.default_plan
+
+
+def default_candidate(surveys: Sequence[Survey]) -> Candidate:
+    """Inductor's own schedule: its own plan under its own choices."""
+    return next(c for c in surveys[0].candidates if c.origin == "default")
+
+
+def unpredicted(candidate: Candidate) -> Schedule | None:
+    """The schedule to compile ``candidate`` by; None is Inductor left alone."""
+    return None if candidate.origin == "default" else candidate.schedule
