@@ -1,0 +1,157 @@
+"""The command from end to end on a real store: train, judge, save, find again, refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.registry import load_model
+from fusewise.datasets.rows import ModelRow
+from fusewise.datasets.store import Store
+from fusewise.training.command import main
+
+MakeStore = Callable[..., Path]
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def scores(*arguments: object) -> dict[str, Any]:
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_training_end_to_end(make_store: MakeStore, profile: DeviceProfile, tmp_path: Path):
+    path = make_store()
+    found = scores("--store", path, "--seed", 1)
+    assert found["device"] == profile.key
+    assert found["split"] == "family"
+    assert found["n_kernels"] == 2 * 4 * 28
+    assert found["mape_5us"] < found["roofline"]["mape_5us"] / 2
+    assert found["kendall_tau"] > 0.7
+    assert found["pairwise"] > 0.85
+    assert 0.6 <= found["coverage90"] <= 1.0
+    # Of eight graphs, four schedules each; the two others are counted, not guessed at.
+    assert found["n_schedules"] == 32
+    assert found["n_schedules_skipped"] == 16
+    assert found["top1"] > 0.9
+    assert found["top1"] <= found["top5"] == 1.0
+    assert found["regret"] == pytest.approx(0.0, abs=0.1)
+    assert {"mape_5us", "kendall_tau", "pairwise", "top1"} <= set(found["roofline"])
+
+    model = load_model(None, profile, tmp_path)
+    assert model.id == found["model_id"]
+    assert Path(found["path"]).parent == tmp_path / "models"
+    with Store.open(path) as store:
+        (row,) = store.rows("models")
+    assert isinstance(row, ModelRow)
+    assert (row.id, row.path, row.device_key) == (model.id, found["path"], profile.key)
+    assert row.manifest["kernels"] == 24 * 28
+
+    again = scores("--store", path, "--seed", 1)
+    assert again["model_id"] == found["model_id"]
+    assert again["mape_5us"] == found["mape_5us"]
+
+
+def test_judging_an_existing_model(make_store: MakeStore, tmp_path: Path):
+    path = make_store()
+    out = tmp_path / "kept.fusewise.json"
+    trained = scores("--store", path, "--out", out, "--hold-out", "family0")
+    assert trained["path"] == str(out)
+    assert trained["n_kernels"] == 4 * 28
+    judged = scores("--store", path, "--evaluate-only", "--model", out)
+    # It never saw family0, so that is what it is judged by.
+    assert judged["split"] == "unseen families"
+    assert judged["n_kernels"] == 4 * 28
+    roofline = scores("--store", path, "--evaluate-only", "--model", "roofline")
+    assert roofline["split"] == "all"
+    assert roofline["mape_5us"] == roofline["roofline"]["mape_5us"]
+    assert roofline["learned_share"] == 0.0
+
+
+def test_tuning_and_the_table(make_store: MakeStore):
+    result = call("--store", make_store(families=2), "--tune", 2)
+    assert result.exit_code == 0, result.output
+    assert "graphs held out" in result.stdout
+    assert "MAPE, kernels >= 5 us" in result.stdout
+    assert "tuned: n_estimators=" in result.stdout.replace("\n", " ")
+    assert "saved " in result.stdout
+
+
+def test_help_has_an_example():
+    result = call("--help")
+    assert result.exit_code == 0
+    assert "train-costmodel --store runs/store.duckdb --tune 40 --json" in result.output
+
+
+def refused(*arguments: object) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert result.stdout == ""
+    return lines[0]
+
+
+def test_no_store(tmp_path: Path):
+    missing = tmp_path / "none.duckdb"
+    assert "there is no store" in refused("--store", missing)
+    assert not missing.exists()
+
+
+def test_a_file_that_is_no_store(tmp_path: Path):
+    path = tmp_path / "text.duckdb"
+    path.write_text("no database" * 1000)
+    assert str(path) in refused("--store", path)
+
+
+def test_an_empty_store(tmp_path: Path):
+    path = tmp_path / "store.duckdb"
+    Store.open(path).close()
+    assert "no measured kernels" in refused("--store", path)
+
+
+def test_too_few_kernels(make_store: MakeStore):
+    assert "kernels are left to train on" in refused("--store", make_store(graphs=2))
+
+
+def test_one_graph_only(make_store: MakeStore):
+    assert "all measured kernels are of one graph" in refused("--store", make_store(graphs=1))
+
+
+def test_features_of_another_version(make_store: MakeStore):
+    line = refused("--store", make_store(version=0))
+    assert "features of version 0, this is version 1" in line
+
+
+def test_a_foreign_device(make_store: MakeStore):
+    line = refused("--store", make_store(), "--device", "cuda-none")
+    assert "no profile of device 'cuda-none', but of: cpu-test-4t" in line
+
+
+def test_a_family_that_is_not_there(make_store: MakeStore):
+    line = refused("--store", make_store(), "--hold-out", "bert")
+    assert "no measured kernel is of family 'bert', there are: family0" in line
+
+
+def test_an_unknown_model(make_store: MakeStore):
+    line = refused("--store", make_store(), "--evaluate-only", "--model", "best")
+    assert "no model 'best', there are: roofline" in line
+
+
+def test_options_that_contradict(make_store: MakeStore, tmp_path: Path):
+    path = make_store()
+    assert "--evaluate-only" in refused("--store", path, "--model", "roofline")
+    assert "nothing is trained" in refused("--store", path, "--evaluate-only", "--tune", 3)
+    wrong = tmp_path / "model.txt"
+    assert "does not end in .fusewise.json" in refused("--store", path, "--out", wrong)
