@@ -334,7 +334,7 @@ class Featurizer:
                     total[_CACHED] += r.bytes
                     continue
                 rest = left.get(buffer, r.size)
-                moved = r.bytes if r.bytes < rest else rest
+                moved = min(r.bytes, rest)
                 left[buffer] = rest - moved
                 total[r.at] += moved
                 total[_CACHED] += r.bytes - moved
