@@ -16,7 +16,7 @@ from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Survey, default_candidate
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate, Schedule
-from fusewise.search.gate import Contender, judge
+from fusewise.search.gate import judge
 from fusewise.search.shortlist import shortlist
 
 #: Predicted gain below which a prediction is no reason to leave Inductor's own schedule: about
@@ -29,7 +29,7 @@ _SPARE = 3
 def choose_predicted(report: GraphReport, surveys: Sequence[Survey]) -> None:
     """Take the candidate of least predicted time if it beats the default clearly."""
     default = default_candidate(surveys)
-    listed = shortlist([c for s in surveys for c in s.candidates], default, 1)
+    listed = shortlist(default, [c for s in surveys for c in s.candidates], 4)
     best = min(listed, key=_predicted)
     if _predicted(best) > _predicted(default) * (1 - _PREDICTED_MARGIN):
         best = default
@@ -64,7 +64,7 @@ def choose_measured(
     output, program = _compile_default(graph, report)
     with report.phase("generate"):
         listed = shortlist(
-            [c for s in surveys for c in s.candidates], default, options.top_k * _SPARE
+            default, [c for s in surveys for c in s.candidates], 1 + options.top_k * _SPARE
         )
         others = [c for c in listed if c is not default]
         kept, dropped = generate_distinct(graph, program, others, options.top_k)
@@ -102,22 +102,21 @@ def _compile_default(graph: GraphCompile, report: GraphReport) -> tuple[Any, Pro
 
 def _settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphResult) -> None:
     """Judge the contest and write its outcome into the report."""
-    contenders = [
-        Contender(program.samples, program.errors, program.failure) for program in result.programs
-    ]
-    verdicts = judge(contenders, result.resolutions)
+    programs = result.programs
+    gate = judge(
+        [program.samples for program in programs],
+        [program.errors for program in programs],
+        resolutions=result.resolutions,
+    )
+    marked = gate.mark(candidates, [program.samples for program in programs])
     report.candidates = [
         msgspec.structs.replace(
             candidate,
-            measured_us=verdict.median_us,
-            spread=verdict.spread,
-            rounds=verdict.rounds,
             error=max(program.errors, default=None),
-            status="failed" if program.failure else "measured",
-            accepted=verdict.chosen,
-            reason=verdict.reason,
+            accepted=i == gate.chosen,
+            **({"status": "failed", "reason": program.failure} if program.failure else {}),
         )
-        for candidate, program, verdict in zip(candidates, result.programs, verdicts, strict=True)
+        for i, (candidate, program) in enumerate(zip(marked, programs, strict=True))
     ]
-    report.chosen = next(c for c in report.candidates if c.accepted)
+    report.chosen = report.candidates[gate.chosen]
     report.source = "measured"

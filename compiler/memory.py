@@ -85,7 +85,7 @@ def remember(
     Raises:
         StoreError: the spool cannot be written.
     """
-    rows: list[Row] = [_device_row(profile)]
+    rows: list[Row] = [device_row(profile)]
     rows += _graph_rows(report, parts, surveys, family, source)
     for candidate in report.candidates:
         rows.append(
@@ -116,7 +116,8 @@ def remember(
     store.append(rows)
 
 
-def _device_row(profile: DeviceProfile) -> DeviceRow:
+def device_row(profile: DeviceProfile) -> DeviceRow:
+    """A device as the store keeps it."""
     return DeviceRow(
         key=profile.key,
         kind=profile.kind,
@@ -141,7 +142,7 @@ def _graph_rows(
             source=source,
             nodes=len(problem.nodes),
             problem=encode_problem(problem),
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
         )
     ]
 
@@ -163,7 +164,7 @@ def _measurement(
         rounds=candidate.rounds,
         error=candidate.error,
         clock={"machine": platform.machine(), **conditions},
-        torch_version=torch.__version__,
+        torch_version=str(torch.__version__),
     )
 
 
