@@ -69,12 +69,17 @@ def output_names(gm: torch.fx.GraphModule) -> tuple[str, ...]:
 
 def draws_random_numbers(gm: torch.fx.GraphModule) -> bool:
     """Whether an operator of the graph gives another result each time."""
-    return any(
-        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        or "inductor_seed" in str(node.target)
-        for node in gm.graph.nodes
-        if node.op == "call_function"
-    )
+    return any(_draws(node) for node in gm.graph.nodes if node.op == "call_function")
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    if "inductor_seed" in str(node.target):
+        return True
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    # Attention is tagged for its dropout, which is mostly off.
+    arguments = node.normalized_arguments(node.graph.owning_module, normalize_to_only_use_kwargs=True)
+    return arguments is None or arguments.kwargs.get("dropout_p") != 0.0
 
 
 def has_collectives(gm: torch.fx.GraphModule) -> bool:
