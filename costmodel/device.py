@@ -21,9 +21,13 @@ import torch
 
 from fusewise.schedule.errors import ModelError, UnsupportedError
 
-_ROUNDS = 5
-_CPU_ROUND_S = 0.02
+_SWEEPS = 3
+_CPU_SWEEP_S = 0.05
+_LEAST_ROUNDS = 3
+_SHORT_S = 20e-6
+_CUDA_QUEUE = 50
 _FALLBACK_CACHE = 16 << 20
+_Call = Callable[[], object]
 
 
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,59 +103,74 @@ def device_profile(device: torch.device, home: Path) -> DeviceProfile:
 
 
 def probe_device(device: torch.device) -> DeviceProfile:
-    """Measure ``device``; takes about one second and some hundred megabytes of its memory.
+    """Measure ``device``; takes one to two seconds and some hundred megabytes of its memory.
 
-    Each rate is the best of five rounds: what the device can reach, which repeats better from one
-    process to the next than what it reached on average.
+    Each rate is the best single call of three sweeps: what the device can reach, whatever else
+    runs. On a CPU, torch's number of threads is one for a moment.
 
     Raises:
         UnsupportedError: see :func:`device_key`.
     """
     kind = _kind(device)
-    time_us = _cuda_us if kind == "cuda" else _cpu_us
+    cuda = kind == "cuda"
     cache_bytes, cores, threads = _sizes(device)
-    large = max(8 * cache_bytes, 64 << 20) if kind == "cuda" else max(2 * cache_bytes, 64 << 20)
-    large = min(large, 256 << 20)
+    large = min(max((8 if cuda else 2) * cache_bytes, 64 << 20), 256 << 20)
+    # A quarter of the cache leaves room for both sides of the copy and for others.
+    resident = min(cache_bytes // 4, 8 << 20) // 8
+    # Sizes at which neither the call nor the memory counts for much.
+    wide = (1 << 22) if cuda else (1 << 16)
+    side = 4096 if cuda else 512
+    n = 1 << 20
     generator = torch.Generator(device=device).manual_seed(0)
 
-    def random(n: int) -> torch.Tensor:
-        return torch.rand(n, device=device, generator=generator)
+    def random(count: int) -> torch.Tensor:
+        return torch.rand(count, device=device, generator=generator)
 
     with torch.no_grad(), _current(device), _full_precision(kind):
-        source, target = random(large // 4), torch.empty(large // 4, device=device)
-        copy_us = time_us(lambda: target.copy_(source))
-        n = 1 << 20
+        source, target = random(large // 4), random(large // 4)
         where = torch.randint(0, large // 4, (n,), device=device, generator=generator)
-        gathered = torch.empty(n, device=device)
-        gather_us = time_us(lambda: torch.index_select(source, 0, where, out=gathered))
-        # A quarter of the cache leaves room for both sides of the copy and for others.
-        resident = min(cache_bytes // 4, 8 << 20) // 8
-        near, near_out = random(resident), torch.empty(resident, device=device)
-        cache_us = time_us(lambda: near_out.copy_(near))
-        # At a size where the call itself and the memory hardly count.
-        wide = (1 << 22) if kind == "cuda" else (1 << 16)
-        values, values_out = random(wide), torch.empty(wide, device=device)
-        exp_us = time_us(lambda: torch.exp(values, out=values_out))
-        side = 4096 if kind == "cuda" else 512
-        left = random(side * side).view(side, side)
-        product = torch.empty(side, side, device=device)
-        matmul_us = time_us(lambda: torch.mm(left, left, out=product))
-        tiny, tiny_out = random(16), torch.empty(16, device=device)
-        launch_us = time_us(lambda: torch.add(tiny, tiny, out=tiny_out))
+        gathered = random(n)
+        near, near_out = random(resident), random(resident)
+        values, values_out = random(wide), random(wide)
+        left, product = random(side * side).view(side, side), random(side * side).view(side, side)
+        tiny, tiny_out = random(16), random(16)
+        time_us = _cuda_us if cuda else _cpu_us
+
+        def copy() -> object:
+            return target.copy_(source)
+
+        def gather() -> object:
+            return torch.index_select(source, 0, where, out=gathered)
+
+        # Work that stays on a core, timed on one and scaled up: threads that wait for each other
+        # on a busy machine would make it slower by orders of magnitude.
+        with _one_thread(kind):
+            one_copy_us, one_gather_us, cache_us, exp_us, matmul_us, launch_us = _best_us(
+                time_us,
+                copy,
+                gather,
+                lambda: near_out.copy_(near),
+                lambda: torch.exp(values, out=values_out),
+                lambda: torch.mm(left, left, out=product),
+                lambda: torch.add(tiny, tiny, out=tiny_out),
+            )
+        # Memory is shared, so its rate is what all threads get; one alone is the least it can be.
+        copy_us, gather_us = _best_us(time_us, copy, gather)
+        scale = 1 if cuda else min(threads, cores)
 
     return DeviceProfile(
         key=device_key(device),
         kind=kind,
         name=_name(device),
         threads=threads,
-        copy_gbs=_rate(2 * large, copy_us, 0.0),
-        gather_gbs=_rate(4 * n, gather_us, launch_us),
-        flops_gfs=_rate(2 * side**3, matmul_us, launch_us),
-        transcendental_gops=_rate(wide, exp_us, launch_us),
+        copy_gbs=_rate(2 * large, min(copy_us, one_copy_us), 0.0),
+        gather_gbs=_rate(4 * n, min(gather_us, one_gather_us), launch_us),
+        flops_gfs=_rate(2 * side**3 * scale, matmul_us, launch_us),
+        transcendental_gops=_rate(wide * scale, exp_us, launch_us),
         launch_us=round(launch_us, 3),
         cache_bytes=cache_bytes,
         cores=cores,
-        cache_gbs=_rate(8 * resident, cache_us, launch_us),
+        cache_gbs=_rate(8 * resident * scale, cache_us, launch_us),
     )
 
 
@@ -209,6 +228,19 @@ def _current(device: torch.device) -> AbstractContextManager[object]:
 
 
 @contextmanager
+def _one_thread(kind: Literal["cpu", "cuda"]) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    if kind == "cuda" or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
 def _full_precision(kind: Literal["cpu", "cuda"]) -> Iterator[None]:
     """Keep matrix multiplication at fp32: a setting of the user's program must not change a rate.
 
@@ -228,39 +260,41 @@ def _full_precision(kind: Literal["cpu", "cuda"]) -> Iterator[None]:
         setting.fp32_precision = before
 
 
-def _cpu_us(call: Callable[[], object]) -> float:
-    """Best time of one call, over rounds of at least 20 ms each."""
-    call()
-    start = time.perf_counter()
-    call()
-    once = time.perf_counter() - start
-    repeats = max(1, int(_CPU_ROUND_S / max(once, 1e-7)))
-    best = float("inf")
-    for _ in range(_ROUNDS):
+def _best_us(time_us: Callable[[_Call], float], *calls: _Call) -> list[float]:
+    """Best time of each call; the sweeps are apart in time, so that a burst of load hits one."""
+    for call in calls:
+        call()
+    sweeps = [[time_us(call) for call in calls] for _ in range(_SWEEPS)]
+    return [min(times) for times in zip(*sweeps, strict=True)]
+
+
+def _cpu_us(call: _Call) -> float:
+    """Best time of a single call in 50 ms, three at least; of ten together where they are short."""
+    best, end = float("inf"), time.perf_counter() + _CPU_SWEEP_S
+    repeats, rounds = 1, 0
+    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
         start = time.perf_counter()
         for _ in range(repeats):
             call()
         best = min(best, (time.perf_counter() - start) / repeats)
+        rounds += 1
+        # Below 20 us the clock itself would count.
+        repeats = 10 if best < _SHORT_S else 1
     return best * 1e6
 
 
-def _cuda_us(call: Callable[[], object]) -> float:
-    """Best time of one call on the device, from events around queues of calls.
+def _cuda_us(call: _Call) -> float:
+    """Time of one call on the device, from events around a queue of calls.
 
     A queue of 50 is long enough that a small kernel shows the distance to the next one, which is
     what a chain of small kernels costs.
     """
     event: Any = torch.cuda.Event
-    repeats = 50
-    call()
+    begin, end = event(enable_timing=True), event(enable_timing=True)
     torch.cuda.synchronize()
-    best = float("inf")
-    for _ in range(_ROUNDS):
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        begin.record()
-        for _ in range(repeats):
-            call()
-        end.record()
-        end.synchronize()
-        best = min(best, float(begin.elapsed_time(end)) / repeats)
-    return best * 1e3
+    begin.record()
+    for _ in range(_CUDA_QUEUE):
+        call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / _CUDA_QUEUE * 1e3

@@ -53,7 +53,11 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("written_atomic", "log2 bytes", "distinct bytes updated atomically"),
     Feature("written_other", "log2 bytes", "bytes stored in any other way"),
     Feature("line_bytes", "log2 bytes", "bytes of the cache lines that strided accesses move"),
-    Feature("random_bytes", "log2 bytes", "bytes touched by gathers and atomic updates"),
+    Feature(
+        "random_bytes",
+        "log2 bytes",
+        "bytes of gathers and atomic updates; for rows, one element a line",
+    ),
     Feature("cached", "log2 bytes", "bytes read of what the group wrote or read at another index"),
     Feature("reread", "log2 bytes", "bytes that a later pass reads again"),
     Feature("stores_removed", "log2 bytes", "bytes not stored: all users are in the group"),

@@ -205,10 +205,13 @@ class Featurizer:
     def _touch(self, access: Access, at: dict[str, int]) -> _Touch:
         buffer = self.problem.buffer_by_name.get(access.buffer)
         touched = access.touched * access.itemsize
-        line = 0
+        per_line = max(_LINE_BYTES[self.profile.kind] // max(access.itemsize, 1), 1)
+        line = random = 0
         if access.kind == "strided":
-            per_line = max(_LINE_BYTES[self.profile.kind] // max(access.itemsize, 1), 1)
             line = access.bytes * min(max(abs(access.stride), 1), per_line)
+        elif access.kind in ("gather", "atomic"):
+            # Whole rows are looked up (an embedding): one jump a line, not one an element.
+            random = touched // per_line if access.stride == 1 else touched
         outside, users = self._needed_by(buffer)
         return _Touch(
             slot=self._slots.setdefault((access.buffer, access.index), len(self._slots)),
@@ -217,7 +220,7 @@ class Featurizer:
             bytes=access.bytes,
             touched=touched,
             line=line,
-            random=touched if access.kind in ("gather", "atomic") else 0,
+            random=random,
             width_at=_WIDTH_AT.get(access.itemsize, _NOT_SUMMED),
             size=float(buffer.bytes) if buffer is not None and buffer.bytes > 0 else np.inf,
             outside=outside or access.kind == "atomic",

@@ -75,8 +75,9 @@ def node_sums(node: Node) -> list[float]:
 def node_extremes(node: Node, kind: str) -> list[float]:
     """The columns of ``LARGEST``, then those of ``SMALLEST`` negated, for one node."""
     loops = [*node.ranges[0], *node.ranges[1]]
-    widths = [a.itemsize for a in (*node.reads, *node.writes)] or [_NO_WIDTH]
-    stride = max((abs(a.stride) for a in (*node.reads, *node.writes)), default=0)
+    accesses = [a for a in (*node.reads, *node.writes) if a.kind != "opaque"]
+    widths = [a.itemsize for a in accesses] or [_NO_WIDTH]
+    stride = max((abs(a.stride) for a in accesses), default=0)
     shared = min(node.rnumel, _BLOCK) if kind == "cuda" else 1
     largest = [node.numel, node.rnumel, len(loops), stride, max(widths)]
     smallest = [

@@ -44,9 +44,11 @@ _MAIN_BYTES: Final = (
     "read_contiguous",
     "read_strided",
     "read_broadcast",
+    "read_gather",
     "read_opaque",
     "written_contiguous",
     "written_strided",
+    "written_atomic",
     "written_other",
 )
 #: Bytes that come from the cache: read before, or parts of a line that was fetched for another.
