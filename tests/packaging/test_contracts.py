@@ -35,6 +35,8 @@ def test_nothing_beside_the_rooms_is_a_package(checkout: Path) -> None:
 
 
 def test_no_file_names_a_home_folder(checkout: Path) -> None:
+    if not (checkout / ".git").exists():
+        pytest.skip("only git knows which files are the project's")
     listed = ["git", "-C", str(checkout), "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
     home = re.compile(rb"/(?:home|root|Users)/\w")
