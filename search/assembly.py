@@ -195,10 +195,11 @@ class Whole:
                         more = options[at[i] + 1].us - options[at[i]].us
                         heapq.heappush(heap, (extra + more, following))
 
-    def deviations(self, keep: int) -> list[list[State]]:
-        """The start with a single move, or one whole part, changed; what gains most comes first.
+    def deviations(self, keep: int) -> list[tuple[str, list[State]]]:
+        """The start with a single move (``neighbour``) or one part (``part``) changed.
 
-        Of the moves and the parts half each, as far as there are any that gain.
+        What gains most comes first; of the moves and the parts half each, as far as there are any
+        that gain.
         """
         moves: list[tuple[float, int, State]] = []
         parts: list[tuple[float, int, State]] = []
@@ -216,6 +217,9 @@ class Whole:
         parts.sort()
         chosen = [*parts[: keep // 2], *moves[: keep - min(len(parts), keep // 2)]]
         return [
-            [state if at == i else kept for at, kept in enumerate(self.start)]
+            (
+                "neighbour" if state.origin == "neighbour" else "part",
+                [state if at == i else kept for at, kept in enumerate(self.start)],
+            )
             for _, i, state in sorted(chosen)
         ]

@@ -22,7 +22,16 @@ from fusewise.search.orders import reordered
 from fusewise.search.part import Part
 from fusewise.search.part_beam import Limits, PartBeam, State
 from fusewise.search.plans import Plans
-from fusewise.search.region import arrange, cut, is_fixed, neighbours, regions, runs
+from fusewise.search.region import (
+    Terrain,
+    arrange,
+    cut,
+    descendants,
+    is_fixed,
+    neighbours,
+    regions,
+    runs,
+)
 from fusewise.search.result import SearchResult
 from fusewise.search.tree import Tree, trees_of
 
@@ -92,6 +101,7 @@ class _Search:
         ledger.score(tree.members for tree in trees if runs(problem, tree))
         free = [tree for tree in trees if not is_fixed(problem, tree)]
         near = neighbours(problem, sum(tree.mask for tree in free))
+        terrain = Terrain(problem, near, descendants(problem))
         index = problem.index
         tied = [(1 << index[s.first], 1 << index[s.second]) for s in self._stepwise.aligns]
         areas = regions(free, near, tied)
@@ -99,16 +109,16 @@ class _Search:
         large = any(len(runs_of) > 1 for runs_of in cuts)
         total = budget.states or STATES_PER_NODE * len(problem.nodes)
 
-        beams = [self._beams(runs_of, near, construct=True) for runs_of in cuts]
+        beams = [self._beams(runs_of, terrain, construct=True) for runs_of in cuts]
         flat = [beam for some in beams for beam in some]
         self._advance(flat, total * 2 // 3 if large else total)
         whole = Whole(problem, trees, flat, [beam.start for beam in flat])
         best = whole.best()
         plans = Plans(problem, self._stepwise, ledger, self._default)
-        for states in whole.deviations(max(1, budget.keep // 4)):
-            plans.add(whole, states, "neighbour")
+        for origin, states in whole.deviations(max(1, budget.keep // 4)):
+            plans.add(whole, states, origin)
         if large and not self._late():
-            whole = self._second_round(whole, best, beams, near, total // 3)
+            whole = self._second_round(whole, best, beams, terrain, total // 3)
             best = whole.best()
         plans.add_best(whole, best, budget.keep)
         if not self._late():
@@ -129,7 +139,7 @@ class _Search:
         whole: Whole,
         best: Sequence[State],
         beams: Sequence[Sequence[PartBeam]],
-        near: Sequence[int],
+        terrain: Terrain,
         states: int,
     ) -> Whole:
         """Search anew, from the best plan and with other cuts, what was cut in the first round."""
@@ -140,17 +150,17 @@ class _Search:
                 names = {name for beam in some for name in beam.part.names}
                 moved = [t for t in whole.arranged(best) or [] if t.nodes[0] in names]
                 size = self._budget.part_nodes
-                again += self._beams(cut(moved, size, shifted=True), near, construct=False)
+                again += self._beams(cut(moved, size, shifted=True), terrain, construct=False)
         self._advance(again, states)
         chosen = dict(zip(map(id, whole.parts), best, strict=True))
         start = [*(chosen[id(beam)] for beam in kept), *(beam.start for beam in again)]
         return whole.with_parts([*kept, *again], start, whole.foreign(best))
 
     def _beams(
-        self, runs_of: Sequence[Sequence[Tree]], near: Sequence[int], *, construct: bool
+        self, runs_of: Sequence[Sequence[Tree]], terrain: Terrain, *, construct: bool
     ) -> list[PartBeam]:
         return [
-            PartBeam(Part(self._problem, near, run, self._ledger), construct=construct)
+            PartBeam(Part(terrain, run, self._ledger), construct=construct)
             for run in runs_of
             if sum(len(tree) for tree in run) > 1
         ]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from fusewise.schedule.problem import Problem, bits
+from fusewise.schedule.problem import bits
 from fusewise.search.ledger import Ledger
+from fusewise.search.region import Terrain
 from fusewise.search.tree import Join, Leaf, Tree, subtrees
 
 #: Most ways to split one group that are looked at; larger groups get evenly spread ones.
@@ -49,11 +50,10 @@ class Move(NamedTuple):
 class Part:
     """Nodes of a run of groups, with the trees and costs found for their subsets."""
 
-    def __init__(
-        self, problem: Problem, near: Sequence[int], trees: Sequence[Tree], ledger: Ledger
-    ) -> None:
+    def __init__(self, terrain: Terrain, trees: Sequence[Tree], ledger: Ledger) -> None:
         """``trees``: the groups to start from, in an order that keeps all dependencies."""
         self.ledger = ledger
+        problem = terrain.problem
         ids = [problem.index[name] for tree in trees for name in tree.nodes]
         ancestors = problem.ancestors
         # A node has more ancestors than any of its ancestors has: the count is a valid order.
@@ -68,11 +68,17 @@ class Part:
         local = {i: 1 << at for at, i in enumerate(ids)}
         self._below = [0] * len(ids)
         self._near = [0] * len(ids)
+        # Nodes that must run after a node and after something outside that must run after it too.
+        self._apart = [0] * len(ids)
         own = sum(1 << i for i in ids)
         for at, i in enumerate(ids):
+            outside = ancestors[i] & ~own
             for j in bits(ancestors[i] & own):
-                self._below[local[j].bit_length() - 1] |= 1 << at
-            for j in bits(near[i] & own):
+                above = local[j].bit_length() - 1
+                self._below[above] |= 1 << at
+                if terrain.below[j] & outside:
+                    self._apart[above] |= 1 << at
+            for j in bits(terrain.near[i] & own):
                 self._near[at] |= local[j]
         #: The tree that builds a group, for every group known to be legal.
         self.tree: dict[int, Tree] = {}
@@ -80,6 +86,7 @@ class Part:
         self._names_of: dict[int, frozenset[str]] = {}
         self._below_of: dict[int, int] = {}
         self._near_of: dict[int, int] = {}
+        self._apart_of: dict[int, int] = {}
         self._splits: dict[int, Masks] = {}
         self._unbuildable: set[int] = set()
         self._refused: set[tuple[int, int]] = set()
@@ -178,6 +185,16 @@ class Part:
             self._below_of[mask] = known
         return known
 
+    def apart(self, mask: int) -> int:
+        """Nodes that some node of the mask cannot be fused with for what lies between, outside."""
+        known = self._apart_of.get(mask)
+        if known is None:
+            known = 0
+            for i in bits(mask):
+                known |= self._apart[i]
+            self._apart_of[mask] = known
+        return known
+
     def near(self, mask: int) -> int:
         """Nodes outside that touch some node of the mask."""
         known = self._near_of.get(mask)
@@ -207,7 +224,7 @@ class Part:
             i, j, first, second = j, i, second, first
         # Only groups between the two can lie on a way from one to the other.
         reach = self.below(first)
-        through = 0
+        through = self.apart(first)
         before, after = [], []
         for mask in masks[i + 1 : j]:
             if mask & reach:

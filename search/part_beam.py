@@ -166,7 +166,12 @@ class PartBeam:
         while ranked and tries and len(following) <= self._limits.width:
             us, at, move = heapq.heappop(ranked)
             masks = part.applied(beam[at].masks, move)
-            if masks is None or tuple(sorted(masks)) in self.found:
+            if masks is None:
+                continue
+            same = self.found.get(tuple(sorted(masks)))
+            if same is not None:
+                if beam[at].derived and not same.derived:
+                    self.found[same.key] = same._replace(origin=beam[at].heir)
                 continue
             tries -= 1
             if part.build(move):

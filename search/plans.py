@@ -60,8 +60,8 @@ class Plans:
         ranked = sorted(self._found.values(), key=lambda plan: (plan.predicted_us, plan.plan.id))
         room = max(1, keep // 4)
         chosen = {self._default.plan, *(plan.plan for plan in ranked[:1])}
-        for origin in ("neighbour", "order"):
-            chosen.update(plan.plan for plan in [p for p in ranked if p.origin == origin][:room])
+        for origins in ({"neighbour", "part"}, {"order"}):
+            chosen.update([plan.plan for plan in ranked if plan.origin in origins][:room])
         for plan in ranked:
             if len(chosen) < keep:
                 chosen.add(plan.plan)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from fusewise.schedule.problem import Problem
+from fusewise.schedule.problem import Problem, bits
 from fusewise.search.tree import Tree
 
 #: Node kinds whose groups stay as the compiler's own plan has them.
@@ -27,6 +28,17 @@ def is_fixed(problem: Problem, tree: Tree) -> bool:
 def runs(problem: Problem, tree: Tree) -> bool:
     """Whether a group runs anything at all."""
     return any(problem.node_by_name[name].kind != "nop" for name in tree.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Terrain:
+    """What parts need to know of the whole graph, each a bitset for each node."""
+
+    problem: Problem
+    #: See :func:`neighbours`.
+    near: Sequence[int]
+    #: See :func:`descendants`.
+    below: Sequence[int]
 
 
 def neighbours(problem: Problem, movable: int) -> list[int]:
@@ -61,6 +73,21 @@ def neighbours(problem: Problem, movable: int) -> list[int]:
             for j in ids[at + 1 : at + reach]:
                 link(i, j)
     return near
+
+
+def descendants(problem: Problem) -> list[int]:
+    """For each node the bitset of the nodes that must run after it, however far."""
+    direct = [0] * len(problem.nodes)
+    for dep in problem.dependencies:
+        direct[problem.index[dep.producer]] |= 1 << problem.index[dep.consumer]
+    found = list(direct)
+    # A node has more ancestors than any of its ancestors has, so this goes from the last back.
+    ancestors = problem.ancestors
+    order = sorted(range(len(found)), key=lambda i: ancestors[i].bit_count(), reverse=True)
+    for i in order:
+        for j in bits(direct[i]):
+            found[i] |= found[j]
+    return found
 
 
 def arrange(problem: Problem, trees: Sequence[Tree]) -> list[Tree] | None:

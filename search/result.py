@@ -16,8 +16,9 @@ class ScoredPlan:
     plan: Plan
     #: Sum over the groups, in microseconds for one run; nodes that run nothing are left out.
     predicted_us: float
-    #: ``default``, ``beam``, ``constructive``, ``unfused``, ``neighbour`` (the default but for one
-    #: place) or ``order`` (the groups of another plan, put together in another order).
+    #: ``default``; ``neighbour``, one move from it; ``part``, it but for one part of the graph;
+    #: ``beam``, further from it; ``unfused``; ``constructive``, come of that; or ``order``, the
+    #: groups of another plan put together in another order.
     origin: str
 
     def candidate(

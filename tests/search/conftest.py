@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
 import pytest
+
 from fusewise.costmodel.interface import FloatArray
 from fusewise.schedule.plan import Plan, Step, build_plan, is_acyclic
 from fusewise.schedule.problem import (
@@ -141,9 +144,7 @@ def make_problem(seed: int, count: int, *, fixed: float = 0.08, span: int = 8) -
         for b, size in sizes.items()
     )
     bare = Problem(f"made up {seed}", "inference", tuple(nodes), buffers, tuple(deps), ())
-    return Problem(
-        bare.key, bare.kind, bare.nodes, buffers, bare.dependencies, _possible(bare)
-    )
+    return Problem(bare.key, bare.kind, bare.nodes, buffers, bare.dependencies, _possible(bare))
 
 
 def _access(buffer: str, size: int) -> Access:
@@ -190,6 +191,86 @@ def greedy(problem: Problem, seed: int = 0, *, align: bool = False) -> Plan:
 
 def _unfused(problem: Problem) -> tuple[tuple[tuple[str, ...], ...], tuple[Step, ...]]:
     return tuple((n.name,) for n in problem.nodes), ()
+
+
+def _graph(*rows: tuple[str, str, str, tuple[str, ...]]) -> Problem:
+    """A graph of rows (name, kind, device, nodes or inputs read); each node writes one buffer."""
+    size = 4096
+    named = {row[0] for row in rows}
+    reads = {
+        name: tuple(f"b_{s}" if s in named else s for s in sources) for name, *_, sources in rows
+    }
+    readers: dict[str, list[str]] = {}
+    for name, sources in reads.items():
+        for source in sources:
+            readers.setdefault(source, []).append(name)
+    nodes = tuple(
+        Node(
+            name=name,
+            kind=kind,  # type: ignore[arg-type]
+            device=device,
+            numel=64 if kind == "reduction" else size,
+            rnumel=64 if kind == "reduction" else 1,
+            ranges=((size,), ()),
+            reduction_type="",
+            reads=tuple(_access(s, size) for s in reads[name]),
+            writes=(_access(f"b_{name}", size),),
+            ops=(),
+            origins=(),
+            source="",
+            order=i,
+            compiler_us=0.0,
+            flops=0,
+            signature="",
+        )
+        for i, (name, kind, device, _) in enumerate(rows)
+    )
+    buffers = tuple(
+        Buffer(
+            b,
+            4 * size,
+            "float32",
+            not b.startswith("b_"),
+            b not in readers,
+            tuple(readers.get(b, ())),
+        )
+        for b in dict.fromkeys([*readers, *(f"b_{name}" for name in named)])
+    )
+    deps = tuple(
+        Dependency(name, s[2:], s)
+        for name, sources in reads.items()
+        for s in sources
+        if s.startswith("b_")
+    )
+    return Problem("graph", "inference", nodes, buffers, deps, ())
+
+
+def crossed() -> Problem:
+    """Two pairs worth fusing, a with c and b with d, that close a cycle only together."""
+    return _graph(
+        ("a", "pointwise", "cpu", ("left",)),
+        ("d", "pointwise", "cpu", ("right",)),
+        ("x", "extern", "cpu", ("a",)),
+        ("y", "extern", "cpu", ("d",)),
+        ("b", "pointwise", "cpu", ("right", "x")),
+        ("c", "pointwise", "cpu", ("left", "y")),
+    )
+
+
+def siblings() -> Problem:
+    """Two reductions of one input, as in a softmax, and what uses both."""
+    return _graph(
+        ("scale", "pointwise", "cpu", ("in",)),
+        ("max", "reduction", "cpu", ("scale",)),
+        ("sum", "reduction", "cpu", ("scale", "max")),
+        ("out", "pointwise", "cpu", ("scale", "max", "sum")),
+    )
+
+
+@pytest.fixture(scope="session")
+def made_up() -> ModuleType:
+    """This module: its graphs, compiler and costs."""
+    return sys.modules[__name__]
 
 
 @pytest.fixture

@@ -1,0 +1,103 @@
+"""Timing several runs against each other, round by round.
+
+Clocks, temperature and neighbours drift over seconds, far more than good candidates differ. In
+each round every run is timed once, so that a drift meets all alike and ratios within a round stay
+comparable. What a run is, and how it times itself, is the caller's business.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from fusewise.schedule.errors import MeasureError
+from fusewise.search.samples import summary
+
+#: A run is dropped when, after this many rounds, it was slower than the first in every one...
+_DROP_ROUNDS: Final = 5
+#: ...and its median ratio to the first is above this.
+_DROP_RATIO: Final = 1.3
+
+
+def interleave(
+    runs: Sequence[Callable[[], float]],
+    *,
+    budget_s: float,
+    min_rounds: int = 12,
+    max_rounds: int = 200,
+    target_interval: float = 0.005,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[list[float]]:
+    """Time all ``runs`` in rounds and give the times of each.
+
+    Args:
+        runs: each call runs once and returns its time, in whatever unit, above 0. The first is
+            the baseline that the others are compared with; it is never dropped.
+        budget_s: wall-clock seconds after which no further round is begun; a round that would by
+            the length of the last not fit is not begun either. One round is always run.
+        min_rounds: rounds before the intervals may end it.
+        max_rounds: rounds at most.
+        target_interval: ends when for every run that is left half the 95 % interval of its ratio
+            to the first (of its time, where it is the only one) is at most this, relative.
+        clock: seconds; for tests.
+
+    Returns:
+        For each run the time in each round it took part in, from round 0 on. A run that was
+        dropped for being clearly slower has fewer: entry i is of round i always, so entries pair.
+
+    Raises:
+        MeasureError: a run returned a time that is not finite or not above 0.
+    """
+    times: list[list[float]] = [[] for _ in runs]
+    left = list(range(len(runs)))
+    # The order within a round is shuffled, since what runs before a run leaves its traces in
+    # caches; the seed is fixed so that a repeated measurement takes the same course.
+    shuffler = random.Random(0)
+    began = clock()
+    while left:
+        round_began = clock()
+        order = list(left)
+        shuffler.shuffle(order)
+        for i in order:
+            times[i].append(_timed(runs[i], i))
+        done = len(times[0])
+        left = [i for i in left if i == 0 or not _clearly_slower(times[i], times[0])]
+        now = clock()
+        if done >= max_rounds or now + (now - round_began) - began > budget_s:
+            break
+        if done >= min_rounds and all(
+            half_width(times, i) <= target_interval for i in (left[1:] or left)
+        ):
+            break
+    return times
+
+
+def half_width(times: Sequence[Sequence[float]], i: int) -> float:
+    """Half the 95 % interval of run i's ratio to run 0 (of run 0's own time), relative."""
+    return summary(times[0] if i == 0 else ratios(times[i], times[0])).half_width
+
+
+def ratios(times: Sequence[float], baseline: Sequence[float]) -> list[float]:
+    """Time over baseline, round by round, for the rounds that both took part in."""
+    return [t / b for t, b in zip(times, baseline, strict=False)]
+
+
+def _timed(run: Callable[[], float], i: int) -> float:
+    value = run()
+    if not (math.isfinite(value) and value > 0):
+        raise MeasureError(
+            f"a time of {value}",
+            subject=f"run {i}",
+            remedy="have the run return the time it took, above 0",
+        )
+    return value
+
+
+def _clearly_slower(times: Sequence[float], baseline: Sequence[float]) -> bool:
+    by_round = ratios(times, baseline)
+    if len(by_round) < _DROP_ROUNDS:
+        return False
+    return min(by_round) > 1 and summary(by_round).median > _DROP_RATIO
