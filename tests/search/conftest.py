@@ -21,7 +21,7 @@ from fusewise.schedule.problem import (
     Problem,
 )
 from fusewise.search.legality import Verdict
-from fusewise.search.tree import Tree
+from fusewise.search.tree import Join, Leaf, Tree
 
 BYTES_PER_US = 2_000.0
 LAUNCH_US = 2.0
@@ -162,8 +162,6 @@ def _possible(problem: Problem) -> tuple[PossibleFusion, ...]:
 
 def greedy(problem: Problem, seed: int = 0, *, align: bool = False) -> Plan:
     """A plan such as a greedy compiler would make, now and then with an align."""
-    from fusewise.search.tree import Join, Leaf
-
     compiler = MadeUpCompiler(problem, group_nodes=6)
     rng = random.Random(seed)
     group: dict[str, Tree] = {n.name: Leaf(n.name, i) for i, n in enumerate(problem.nodes)}
