@@ -1,0 +1,93 @@
+"""Options that several commands share, and what they turn into."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fusewise.schedule.errors import StoreError, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+    from fusewise.datasets.store import Store
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType):
+    """Seconds, written as ``90``, ``90s``, ``10m`` or ``1.5h``."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """See :class:`click.ParamType`."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is no duration; write 90, 90s, 10m or 1.5h", param, ctx)
+        seconds = float(found[1]) * _UNITS[found[2]]
+        if seconds <= 0:
+            self.fail("a duration has to be more than 0", param, ctx)
+        return seconds
+
+
+store_option = click.option(
+    "--store",
+    "store_path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Store file. Default: store.duckdb in FUSEWISE_HOME, or in your data folder.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Of everything drawn at random."
+)
+
+
+def new_or_existing_store(path: Path | None) -> Store:
+    """The store at ``path``, made where there is none; your own for None.
+
+    Raises:
+        StoreError: it cannot be opened or made.
+    """
+    from fusewise.datasets.store import Store, default_store_path
+
+    return Store.open(path or default_store_path())
+
+
+def existing_store(path: Path | None) -> Store:
+    """The store at ``path``; your own for None. Opening alone would make a missing one.
+
+    Raises:
+        StoreError: there is none, or it cannot be opened.
+    """
+    from fusewise.datasets.store import Store, default_store_path
+
+    path = path or default_store_path()
+    if not path.is_file():
+        raise StoreError(
+            "there is no store",
+            subject=str(path),
+            remedy="give the path of one with --store, or compile or collect into it first",
+        )
+    return Store.open(path)
+
+
+def usable_device(name: str) -> torch.device:
+    """The device ``cpu`` or ``cuda``.
+
+    Raises:
+        UnsupportedError: there is no such device here.
+    """
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError(
+            "torch finds no NVIDIA GPU", subject="--device cuda", remedy="use --device cpu"
+        )
+    return torch.device(name)

@@ -1,0 +1,48 @@
+"""What commands print: results to stdout, progress to stderr, JSON alone where it is asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+#: Reasons and failures are shown up to this many characters; JSON and the store have them whole.
+_WIDTH = 100
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print a result for machines."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def progress_bar(*, as_json: bool) -> Progress:
+    """A bar on stderr; nothing is shown with ``--json`` or without a terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=as_json or not console.is_terminal,
+        transient=True,
+    )
+
+
+def shortened(text: str, most: int = _WIDTH) -> str:
+    """``text`` in one line of at most ``most`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def microseconds(us: float | None) -> str:
+    """A time as people read it: ``812 ns`` is ``0.81 µs``; ``-`` where there is none."""
+    if us is None:
+        return "-"
+    if us < 10:  # noqa: PLR2004
+        return f"{us:.2f} µs"
+    return f"{us:.1f} µs" if us < 1000 else f"{us:,.0f} µs"  # noqa: PLR2004

@@ -1,0 +1,87 @@
+"""``fusewise store``: what a store holds, writing it out, taking another one in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fusewise.commands.options import (
+    existing_store,
+    json_option,
+    new_or_existing_store,
+    store_option,
+)
+from fusewise.commands.output import print_json
+
+_MIB = 1 << 20
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  fusewise store info
+  fusewise store export timings/ --store runs/store.duckdb
+  fusewise store merge gpu-machine.duckdb
+"""
+)
+def store() -> None:
+    """Look at the store, write it out, take another one in."""
+
+
+@store.command(epilog="Example: fusewise store info --json")
+@store_option
+@json_option
+def info(*, store_path: Path | None, as_json: bool) -> None:
+    """Tell what a store holds."""
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    with existing_store(store_path) as opened:
+        found = opened.info()
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    # Plain, as a long path must stay in one piece to be copied.
+    click.echo(f"{found.path}: schema {found.schema_version}, {found.bytes / _MIB:.1f} MiB")
+    click.echo(f"spool: {found.spool_files} files, {found.spool_bytes / _MIB:.1f} MiB")
+    counts = Table("table", "rows")
+    for name, rows in found.counts.items():
+        counts.add_row(name, str(rows))
+    devices = Table("device", "kind", "name", "threads")
+    for device in found.devices:
+        devices.add_row(device.key, device.kind, device.name, str(device.threads or ""))
+    console = Console()
+    console.print(counts)
+    console.print(devices)
+
+
+@store.command(epilog="Example: fusewise store export timings/")
+@click.argument("folder", type=click.Path(path_type=Path))
+@store_option
+@json_option
+def export(*, folder: Path, store_path: Path | None, as_json: bool) -> None:
+    """Write each table as a Parquet file into FOLDER."""
+    with existing_store(store_path) as opened:
+        written = opened.export(folder)
+    if as_json:
+        print_json({"store": str(opened.path), "files": [str(path) for path in written]})
+        return
+    for path in written:
+        click.echo(str(path))
+
+
+@store.command(epilog="Example: fusewise store merge gpu-machine.duckdb")
+@click.argument("other", type=click.Path(path_type=Path))
+@store_option
+@json_option
+def merge(*, other: Path, store_path: Path | None, as_json: bool) -> None:
+    """Take all rows of the store OTHER in; OTHER stays as it is."""
+    with new_or_existing_store(store_path) as opened:
+        merged = opened.merge(other)
+    if as_json:
+        print_json({"store": str(opened.path), "other": str(other), "rows": merged})
+        return
+    for name, rows in merged.items():
+        click.echo(f"{name}: {rows} rows")
