@@ -6,7 +6,6 @@ that names the cause. Errors of the caller's program pass through untouched.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -52,7 +51,8 @@ def fusewise(
     except FusewiseError as error:
         warn_once(str(error))
         return _inductor(gm, example_inputs, mode, options)
-    return compiler(gm, example_inputs)
+    compiled: Callable[..., Any] = compiler(gm, example_inputs)
+    return compiled
 
 
 def _inductor(
@@ -73,5 +73,5 @@ def _inductor(
         if (name := key.replace("-", "_")) in known
     }
     patches = inductor_settings(mode, theirs)
-    inductor = lookup_backend("inductor")
-    return functools.partial(inductor, config_patches=patches)(gm, example_inputs)  # type: ignore[no-any-return]
+    inductor: Callable[..., Callable[..., Any]] = lookup_backend("inductor")
+    return inductor(gm, example_inputs, config_patches=patches)

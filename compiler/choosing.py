@@ -69,7 +69,10 @@ def choose_measured(
         others = [c for c in listed if c is not default]
         kept, dropped = generate_distinct(graph, program, others, options.top_k)
     if not kept:
-        report.candidates = [_marked(default, True, "no other candidate gives other code"), *dropped]
+        report.candidates = [
+            _marked(default, True, "no other candidate gives other code"),
+            *dropped,
+        ]
         report.chosen = report.candidates[0]
         report.source = "predicted"
         return output, {}

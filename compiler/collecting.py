@@ -26,6 +26,7 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import Observed, observe, specify
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
+from fusewise.compiler.memory import device_row
 from fusewise.compiler.session import device_of
 from fusewise.costmodel.device import DeviceProfile, device_key, device_profile
 from fusewise.costmodel.feature_table import FEATURES_VERSION
@@ -33,7 +34,6 @@ from fusewise.costmodel.features import Featurizer
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.rows import GraphRow, KernelRow, MeasurementRow, Row, encode_problem
 from fusewise.datasets.store import Store
-from fusewise.compiler.memory import device_row
 from fusewise.schedule.errors import FusewiseError, MeasureError
 from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.problem import Problem, group_signature
@@ -117,8 +117,14 @@ class Collector:
         plans += [random_plan(problem, legality, generator) for _ in range(self._plans)]
         return list({plan.groups: plan for plan in plans}.values())
 
-    def time(self, graph: GraphCompile, target: _Target, observed: Sequence[Observed | None],
-             forward_key: str | None, result: Collected) -> None:
+    def time(
+        self,
+        graph: GraphCompile,
+        target: _Target,
+        observed: Sequence[Observed | None],
+        forward_key: str | None,
+        result: Collected,
+    ) -> None:
         """Time the kernels of one graph's schedules and write them down."""
         found: list[tuple[Problem, list[Plan]]] = []
 
@@ -140,7 +146,10 @@ class Collector:
         backward = graph.kind == "backward"
         device = str(device_of(graph.gm, graph.example_inputs))
         inputs = specify(
-            graph.example_inputs, names, observed, saved=frozenset(names) if backward else frozenset()
+            graph.example_inputs,
+            names,
+            observed,
+            saved=frozenset(names) if backward else frozenset(),
         )
         job = graph_job(
             graph,
@@ -275,9 +284,7 @@ def match(
         count: dict[tuple[str, ...], int] = {}
         for launch in kernels:
             count[launch.nodes] = count.get(launch.nodes, 0) + 1
-        yield from (
-            pair for pair in zip(kernels, timed, strict=True) if count[pair[0].nodes] == 1
-        )
+        yield from (pair for pair in zip(kernels, timed, strict=True) if count[pair[0].nodes] == 1)
     externs = [launch for launch in launches if launch.kind == "extern"]
     extern_calls = [call for call in calls if not call.kernel]
     if len(externs) == len(extern_calls):

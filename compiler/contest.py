@@ -78,7 +78,9 @@ def _draws(node: torch.fx.Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     # Attention is tagged for its dropout, which is mostly off.
-    arguments = node.normalized_arguments(node.graph.owning_module, normalize_to_only_use_kwargs=True)
+    module = node.graph.owning_module
+    assert module is not None
+    arguments = node.normalized_arguments(module, normalize_to_only_use_kwargs=True)
     return arguments is None or arguments.kwargs.get("dropout_p") != 0.0
 
 

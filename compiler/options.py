@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -74,7 +74,7 @@ def split_options(
 
 
 def _checked(name: str, value: Any) -> Any:
-    checks = {
+    checks: dict[str, Callable[[Any], Any]] = {
         "mode": lambda v: v if v in MODES else None,
         "top_k": lambda v: v if _is_number(v, int) and v >= 0 else None,
         "budget_s": lambda v: float(v) if _is_number(v, int, float) and v >= 0 else None,

@@ -63,7 +63,9 @@ class _GraphCompiler:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
+    ) -> Any:
         graph = GraphCompile(gm, example_inputs, kwargs, self._session.inductor_options)
         options = self._session.options
         report = GraphReport(graph.kind, options.mode, store=str(options.store))

@@ -1,4 +1,4 @@
-"""What one ``torch.compile`` call keeps between its graphs: options, inputs, device, model, store."""
+"""What one ``torch.compile`` call keeps between its graphs: options, inputs, model, store."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 import torch.distributed
 import torch.fx
 
-from fusewise.compiler.memory import extern_times
 from fusewise.compiler.measuring.inputs import Observed
+from fusewise.compiler.memory import extern_times
 from fusewise.compiler.options import Options
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_key, device_profile

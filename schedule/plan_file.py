@@ -1,4 +1,4 @@
-"""Plan files: schedules of a program's graphs as JSON, to be read, diffed and kept with the code."""
+"""Plan files: a program's schedules as JSON, to be read, diffed and kept with its code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Header(msgspec.Struct):
 
 
 def write_plan_file(path: str | os.PathLike[str], plan: PlanFile) -> None:
-    """Write a plan file in a stable, readable form; what was there is replaced at once or not at all."""
+    """Write a plan file in a stable form; what was there is replaced whole or not at all."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.{os.getpid()}")

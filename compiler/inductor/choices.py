@@ -34,7 +34,11 @@ CHOICES: tuple[ChoiceKind, ...] = (
     ChoiceKind(
         "inline_reads",
         "lowering",
-        ("realize_reads_threshold", "realize_acc_reads_threshold", "realize_cpu_acc_reads_threshold"),
+        (
+            "realize_reads_threshold",
+            "realize_acc_reads_threshold",
+            "realize_cpu_acc_reads_threshold",
+        ),
         (2, 16, 64),
         ("cpu", "cuda"),
         "store a value once what is inlined into it reads more buffers than this",
@@ -83,7 +87,7 @@ CHOICES: tuple[ChoiceKind, ...] = (
 
 _BY_NAME = {kind.name: kind for kind in CHOICES}
 #: Settings whose value is not the choice's own.
-_TRANSLATED: dict[str, dict[bool | int, Any]] = {
+_TRANSLATED: dict[str, dict[Any, Any]] = {
     # Inductor's test of profitability of a combo kernel benchmarks at compile time; measuring
     # whole graphs is our job, so the choice is combined with leaving that out.
     "benchmark_combo_kernel": {True: False},

@@ -26,11 +26,11 @@ from torch._inductor.exc import InductorError
 
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
-from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.plans import apply_plan, record_plan
+from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.state import GraphState
-from fusewise.schedule.plan import Plan
 from fusewise.schedule.errors import FusewiseError
+from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Choice, Schedule
 
 _Node = inductor_scheduler.BaseSchedulerNode
@@ -93,7 +93,7 @@ class _Surveyor(Interceptor):
         raise _SurveyedError
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
-        raise AssertionError("a survey ends before code is generated")
+        raise AssertionError(f"a survey of {graph.name} ended in {len(source)} bytes of code")
 
 
 class Applier(Interceptor):
@@ -226,7 +226,7 @@ def compile_whole(
     """
     return inductor_compile_fx.compile_fx(
         gm,
-        example_inputs,  # type: ignore[arg-type]
+        example_inputs,
         inner_compile=compile_graph,
         config_patches=dict(inductor_options),
     )
@@ -237,7 +237,15 @@ class StopAtProgram(Interceptor):
 
     def __init__(self, inner: Interceptor) -> None:
         self._inner = inner
-        self.fuse = inner.fuse  # type: ignore[method-assign]
+
+    def fuse(
+        self,
+        scheduler: inductor_scheduler.Scheduler,
+        nodes: list[_Node],
+        stock: Callable[[list[_Node]], list[_Node]],
+    ) -> list[_Node]:
+        """See :class:`Interceptor`."""
+        return self._inner.fuse(scheduler, nodes, stock)
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
         """See :class:`Interceptor`; does not return."""
@@ -250,8 +258,9 @@ def _cache_tag(tag: str) -> Iterator[None]:
     if not tag:
         yield
         return
-    user_tag = torch.compiler.config.cache_key_tag
-    with torch.compiler.config.patch(cache_key_tag=f"{user_tag}{tag}"):
+    compiler_config: Any = torch.compiler.config
+    user_tag = compiler_config.cache_key_tag
+    with compiler_config.patch(cache_key_tag=f"{user_tag}{tag}"):
         yield
 
 

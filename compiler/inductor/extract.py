@@ -16,6 +16,7 @@ import sympy
 from torch._inductor import dependencies as inductor_deps
 from torch._inductor import ir
 from torch._inductor import scheduler as inductor_scheduler
+from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.plans import node_name
@@ -57,7 +58,7 @@ def extract_problem(
 
 
 def hint(expr: Any) -> int:
-    """Size of a possibly symbolic expression, as the compiler would guess it; 8192 where unknown."""
+    """Size of a possibly symbolic expression as the compiler guesses it; 8192 where unknown."""
     if isinstance(expr, int):
         return expr
     return int(V.graph.sizevars.optimization_hint(expr, fallback=8192))
@@ -65,8 +66,9 @@ def hint(expr: Any) -> int:
 
 def score_of(scheduler: inductor_scheduler.Scheduler, node1: Any, node2: Any) -> tuple[int, ...]:
     """Inductor's own score of a fusion, most significant part first."""
-    score = V.choices.score_fusion(scheduler, node1, node2)
-    parts = dataclasses.astuple(score) if dataclasses.is_dataclass(score) else tuple(score)  # type: ignore[arg-type,call-overload]
+    score: Any = V.choices.score_fusion(scheduler, node1, node2)
+    # A dataclass in newer versions, a tuple in older ones.
+    parts = dataclasses.asdict(score).values() if hasattr(score, "__dataclass_fields__") else score
     return tuple(int(part) for part in parts)
 
 
@@ -125,14 +127,9 @@ def _reduction_type(node: _SchedulerNode) -> str:
 def _ranges(node: _SchedulerNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
     sizes = getattr(node, "_sizes", None)
     if sizes is None or len(sizes) != 2:  # noqa: PLR2004
-        numel = hint(node.node.get_numel()) if _has_numel(node) else 1
-        return (numel,), ()
+        layout = getattr(node.node, "layout", None)
+        return (hint(sympy_product(layout.size)) if isinstance(layout, ir.Layout) else 1,), ()
     return tuple(map(hint, sizes[0])), tuple(map(hint, sizes[1]))
-
-
-def _has_numel(node: _SchedulerNode) -> bool:
-    layout = getattr(node.node, "layout", None)
-    return isinstance(layout, ir.Layout)
 
 
 def _compiler_us(node: _SchedulerNode) -> float:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from torch._inductor import graph as inductor_graph
 from torch._inductor import scheduler as inductor_scheduler
+from torch._inductor.virtualized import V
 
 _Nodes = list[inductor_scheduler.BaseSchedulerNode]
 
@@ -96,7 +97,7 @@ def _dispatch_fuse_nodes() -> None:
 
 
 def _is_subgraph() -> bool:
-    graph = inductor_scheduler.V.graph
+    graph = V.graph
     return graph.name is not None or isinstance(graph, inductor_graph.SubgraphLowering)
 
 

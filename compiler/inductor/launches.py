@@ -59,14 +59,14 @@ class _LaunchRecorder(Interceptor):
             self._current = members(node)
             enter(node)
 
-        def codegen_extern_call(node: Any) -> None:
-            self.launches.append(Launch("extern", "", members(node)))
-            extern(node)
+        def codegen_extern_call(scheduler_node: Any) -> None:
+            self.launches.append(Launch("extern", "", members(scheduler_node)))
+            extern(scheduler_node)
 
         scheduler.enter_context = enter_context  # type: ignore[method-assign]
         scheduler.codegen_extern_call = codegen_extern_call  # type: ignore[method-assign]
-        for device in {node.get_device() for node in fused} - {None}:
-            if device.type == "cpu":
+        for device in {node.get_device() for node in fused}:
+            if device is not None and device.type == "cpu":
                 scheduler.get_backend(device).ready_to_flush = lambda: True  # type: ignore[method-assign]
         wrapper = V.graph.wrapper_code
         call = wrapper.generate_kernel_call

@@ -58,7 +58,7 @@ class InductorLegality:
         self._marks = {name: _marks(node) for name, node in self._leaves.items()}
 
     def verdict(self, first: Tree, second: Tree) -> Verdict:
-        """Whether ``first`` and ``second``, in this order, may be fused, whatever the other groups."""
+        """Whether ``first`` and ``second`` may be fused in this order, whatever the others are."""
         known = self._verdicts.get((first, second))
         if known is None:
             known = self._ask(first, second)
@@ -69,15 +69,15 @@ class InductorLegality:
         """Pairs of single nodes that Inductor would consider and allow, with its score."""
         result = []
         position = {name: i for i, name in enumerate(self._leaves)}
-        for first, second in self._pairs():
-            one, two = Leaf(first, position[first]), Leaf(second, position[second])
-            verdict = self.verdict(one, two)
-            if not verdict.legal and self._order_dependent(second):
-                first, second, one, two = second, first, two, one
-                verdict = self.verdict(one, two)
-            if verdict.legal:
-                score = score_of(self._scheduler, self._leaves[first], self._leaves[second])
-                result.append(PossibleFusion(first, second, score, verdict.reorder))
+        for pair in self._pairs():
+            # Epilogues and foreach fusions depend on which side comes first.
+            orders = [pair, pair[::-1]] if self._order_dependent(pair[1]) else [pair]
+            for first, second in orders:
+                verdict = self.verdict(Leaf(first, position[first]), Leaf(second, position[second]))
+                if verdict.legal:
+                    score = score_of(self._scheduler, self._leaves[first], self._leaves[second])
+                    result.append(PossibleFusion(first, second, score, verdict.reorder))
+                    break
         return result
 
     def _order_dependent(self, name: str) -> bool:

@@ -49,7 +49,9 @@ def _recording(scheduler: inductor_scheduler.Scheduler, steps: list[Step]) -> It
     depth = 0
     reordered: dict[tuple[_Node, _Node], bool] = {}
 
-    def can_fuse(node1: _Node, node2: _Node, can_reorder: bool = False, *args: Any, **kwargs: Any) -> bool:
+    def can_fuse(
+        node1: _Node, node2: _Node, can_reorder: bool = False, *args: Any, **kwargs: Any
+    ) -> bool:
         nonlocal depth
         depth += 1
         before = _loops(node1) + _loops(node2) if depth == 1 else []
@@ -86,7 +88,9 @@ def _loops(node: _Node) -> list[tuple[Any, Any, Any]]:
 
 
 def _same(before: list[tuple[Any, Any, Any]], after: list[tuple[Any, Any, Any]]) -> bool:
-    return all(a is b for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True))
+    return all(
+        a is b for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True)
+    )
 
 
 def apply_plan(

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch._inductor
-from torch._inductor import config as inductor_config
 
 from fusewise.schedule.errors import OptionError
 
 
 def known_settings() -> frozenset[str]:
     """Names of all settings that Inductor has."""
-    return frozenset(inductor_config.get_config_copy())
+    return frozenset(torch._inductor.list_options())
 
 
 def inductor_settings(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:

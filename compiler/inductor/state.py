@@ -27,17 +27,17 @@ class LeafState:
         self._attributes = _copy(node.__dict__)
         body = getattr(node, "_body", None)
         # Index inversion edits the expressions of a loop body in place.
-        expressions = getattr(body, "indexing_exprs", None)
-        self._indexing = (body, dict(expressions)) if expressions is not None else None
+        expressions: dict[str, Any] | None = getattr(body, "indexing_exprs", None)
+        self._indexing = None if expressions is None else (expressions, dict(expressions))
 
     def restore(self) -> None:
         """Put the node back as it was. The state stays usable for another time."""
         self._node.__dict__.clear()
         self._node.__dict__.update(_copy(self._attributes))
         if self._indexing is not None:
-            body, expressions = self._indexing
-            body.indexing_exprs.clear()
-            body.indexing_exprs.update(expressions)
+            expressions, saved = self._indexing
+            expressions.clear()
+            expressions.update(saved)
 
 
 class GraphState:

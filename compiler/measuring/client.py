@@ -32,7 +32,13 @@ class MeasuringProcess:
         # The child finds fusewise, and the caller's modules, where this process does.
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fusewise.compiler.measuring.worker", str(theirs.fileno())],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "fusewise.compiler.measuring.worker",
+                str(theirs.fileno()),
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -59,14 +59,16 @@ class KernelTimer:
                 setattr(module, name, _Launcher(self, name, value))
         externs = getattr(module, "extern_kernels", None)
         if externs is not None:
-            module.extern_kernels = _Namespace(self, externs)
-        module.torch = _Torch(self)  # type: ignore[attr-defined]
+            setattr(module, "extern_kernels", _Namespace(self, externs))  # noqa: B010
+        setattr(module, "torch", _Torch(self))  # noqa: B010 - a module has no such attribute to mypy
 
     def time(self, kernel: str, call: Callable[[], Any], tensors: Sequence[torch.Tensor]) -> Any:
         """Time ``call``, then leave its effects as if it had been called once."""
         copied = [t for t in tensors if t.numel() * t.itemsize <= _MOST_COPIED_BYTES]
         before = [t.clone() for t in copied]
-        sample = self._cuda_sampler(call) if self._device.type == "cuda" else self._cpu_sampler(call)
+        sample = (
+            self._cuda_sampler(call) if self._device.type == "cuda" else self._cpu_sampler(call)
+        )
         times = CallTimes(kernel)
         deadline = time.perf_counter() + self._effort.seconds
         while len(times.samples) < self._effort.max_samples:
@@ -107,7 +109,7 @@ class KernelTimer:
             run()
             end.record()
             end.synchronize()
-            return start.elapsed_time(end) * 1e-3
+            return float(start.elapsed_time(end)) * 1e-3
 
         # The first call tunes the kernel, the second is warm.
         timed(call)

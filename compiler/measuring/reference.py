@@ -68,9 +68,7 @@ def run_reference(
     with torch.no_grad():
         outputs = HighPrecision(gm).run(*wide)
     mutated = {
-        i: v
-        for i, v in enumerate(wide)
-        if isinstance(v, torch.Tensor) and v._version != before[i]
+        i: v for i, v in enumerate(wide) if isinstance(v, torch.Tensor) and v._version != before[i]
     }
     return list(outputs), mutated
 

@@ -93,7 +93,7 @@ class CudaRun(_Run):
             self._graph.replay()
         self._end.record()
         self._end.synchronize()
-        return self._start.elapsed_time(self._end) * 1e-3 / self.repeats
+        return float(self._start.elapsed_time(self._end)) * 1e-3 / self.repeats
 
 
 def _private(value: Any) -> Any:

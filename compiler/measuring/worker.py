@@ -83,7 +83,8 @@ class Worker:
         start = time.perf_counter()
         inputs = build(job.inputs, self._kept.get(job.saved_from or "", {}))
         made = time.perf_counter()
-        reference, overwritten = None, []
+        reference: list[Any] | None = None
+        overwritten: list[int] = []
         if job.graph is not None and not job.random:
             reference, overwritten = _reference(job.graph, inputs)
         seconds = {"inputs": made - start, "reference": time.perf_counter() - made}
@@ -148,9 +149,7 @@ class Worker:
         _synchronize(graph.job.device)
         return timer.calls
 
-    def _load(
-        self, graph: _Prepared, program: ProgramJob, result: ProgramResult
-    ) -> _Loaded | None:
+    def _load(self, graph: _Prepared, program: ProgramJob, result: ProgramResult) -> _Loaded | None:
         try:
             call = load_program(program.source, program.constants, program.settings)
             inputs = private_inputs(graph.inputs)
@@ -163,9 +162,9 @@ class Worker:
             clobbered = overwritten_inputs(graph.inputs, inputs)
             kind = CudaRun if torch.device(graph.job.device).type == "cuda" else CpuRun
             return _Loaded(kind(call, graph.inputs, clobbered), outputs)
-        except Exception as error:  # noqa: BLE001 - a candidate that fails is an ordinary event
+        except Exception as error:
             log.debug("candidate %s failed", program.id, exc_info=True)
-            result.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300] if str(error).strip() else ''}"
+            result.failure = _one_line(error)
             return None
 
     def _keep(self, graph: _Prepared, outputs: Sequence[Any]) -> None:
@@ -188,7 +187,7 @@ def _reference(graph: bytes, inputs: Sequence[Any]) -> tuple[list[Any] | None, l
     try:
         gm = pickle.loads(graph)
         outputs, overwritten = run_reference(gm, inputs)
-    except Exception:  # noqa: BLE001 - custom operators, lack of memory: judge by the default then
+    except Exception:
         log.debug("no high-precision reference", exc_info=True)
         return None, []
     return [*outputs, *overwritten.values()], list(overwritten)
@@ -211,9 +210,16 @@ def _judge(
             ]
 
 
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
 def _resolution(value: Any) -> float:
     """Spacing of numbers near one in the dtype of an output; 0 for integers."""
-    if isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex):
+    if isinstance(value, torch.Tensor) and (
+        value.dtype.is_floating_point or value.dtype.is_complex
+    ):
         return float(torch.finfo(value.dtype).eps)
     return 0.0
 
@@ -240,7 +246,11 @@ def _conditions(device: str) -> dict[str, float]:
         query = ["nvidia-smi", f"--id={index}", "--query-gpu=clocks.sm,clocks.mem,temperature.gpu"]
         try:
             line = subprocess.run(
-                [*query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=5
+                [*query, "--format=csv,noheader,nounits"],
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=False,
             ).stdout
             values = [float(part) for part in line.split(",")]
         except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -259,7 +269,7 @@ def serve(connection: Connection) -> None:
             return
         try:
             answer: tuple[bool, Any] = (True, getattr(worker, name)(*arguments))
-        except Exception as error:  # noqa: BLE001 - the parent decides what a failure means
+        except Exception as error:
             log.debug("request %s failed", name, exc_info=True)
             answer = (False, f"{type(error).__name__}: {error}")
         buffer = io.BytesIO()
