@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from fusewise.commands.options import (
-    Duration,
+    duration,
     json_option,
     new_or_existing_store,
     seed_option,
@@ -126,7 +126,12 @@ def gather(
     help="Where programs come from; can be repeated, they are taken in turn.",
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Samples, at most.")
-@click.option("--seconds", type=Duration(), help="No further sample is begun after this time.")
+@click.option(
+    "--seconds",
+    type=duration,
+    metavar="DURATION",
+    help="No further sample is begun after this time.",
+)
 @click.option(
     "--plans",
     type=click.IntRange(0),
@@ -155,7 +160,7 @@ def collect(
     device: str,
     as_json: bool,
 ) -> None:
-    """Time kernels of many programs on this machine, for train-costmodel to learn from."""
+    """Time kernels of many programs, for train-costmodel."""
     # torch takes seconds to import, which --help is not made to wait for.
     from fusewise.commands.corpora import in_turn, named_corpus
     from fusewise.compiler.collecting import Collector

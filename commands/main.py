@@ -12,6 +12,7 @@ from fusewise.schedule.errors import FusewiseError
 #: Commands by name, each with the module that it is in; loaded when asked for.
 _COMMANDS = {
     "collect": "fusewise.commands.collect",
+    "search": "fusewise.commands.search",
     "store": "fusewise.commands.store",
 }
 
@@ -29,10 +30,12 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See :class:`click.Group`."""
+        del ctx
         return [*_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See :class:`click.Group`."""
+        del ctx
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = getattr(import_module(_COMMANDS[cmd_name]), cmd_name)

@@ -18,22 +18,19 @@ if TYPE_CHECKING:
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Duration(click.ParamType):
-    """Seconds, written as ``90``, ``90s``, ``10m`` or ``1.5h``."""
+def duration(text: str) -> float:
+    """Seconds from ``90``, ``90s``, ``10m`` or ``1.5h``, for an option's ``type``.
 
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """See :class:`click.ParamType`."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
-        if found is None:
-            self.fail(f"{value!r} is no duration; write 90, 90s, 10m or 1.5h", param, ctx)
-        seconds = float(found[1]) * _UNITS[found[2]]
-        if seconds <= 0:
-            self.fail("a duration has to be more than 0", param, ctx)
-        return seconds
+    Raises:
+        BadParameter: it is none, or not more than 0.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no duration; write 90, 90s, 10m or 1.5h")
+    seconds = float(found[1]) * _UNITS[found[2]]
+    if seconds <= 0:
+        raise click.BadParameter("a duration has to be more than 0")
+    return seconds
 
 
 store_option = click.option(

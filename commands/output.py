@@ -11,11 +11,19 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 #: Reasons and failures are shown up to this many characters; JSON and the store have them whole.
 _WIDTH = 100
+#: Columns of a table that is not shown in a terminal.
+_PIPED_WIDTH = 160
 
 
 def print_json(value: dict[str, Any]) -> None:
     """Print a result for machines."""
     click.echo(json.dumps(value, indent=2))
+
+
+def result_console() -> Console:
+    """Where tables are printed; without a terminal wide enough that nothing is cut off."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPED_WIDTH)
 
 
 def progress_bar(*, as_json: bool) -> Progress:

@@ -12,7 +12,7 @@ from fusewise.commands.options import (
     new_or_existing_store,
     store_option,
 )
-from fusewise.commands.output import print_json
+from fusewise.commands.output import print_json, result_console
 
 _MIB = 1 << 20
 
@@ -26,7 +26,7 @@ Examples:
 """
 )
 def store() -> None:
-    """Look at the store, write it out, take another one in."""
+    """Tell what a store holds, export or merge it."""
 
 
 @store.command(epilog="Example: fusewise store info --json")
@@ -35,7 +35,6 @@ def store() -> None:
 def info(*, store_path: Path | None, as_json: bool) -> None:
     """Tell what a store holds."""
     import msgspec
-    from rich.console import Console
     from rich.table import Table
 
     with existing_store(store_path) as opened:
@@ -52,7 +51,7 @@ def info(*, store_path: Path | None, as_json: bool) -> None:
     devices = Table("device", "kind", "name", "threads")
     for device in found.devices:
         devices.add_row(device.key, device.kind, device.name, str(device.threads or ""))
-    console = Console()
+    console = result_console()
     console.print(counts)
     console.print(devices)
 

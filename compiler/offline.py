@@ -1,0 +1,210 @@
+"""Offline search: each graph of a program, under many choices, by measured trials.
+
+A backend of its own for ``torch.compile``. Where the pipeline takes one look at a graph within a
+user's compile, this goes through lowering and codegen choices for as long as it is given, and ends
+with one contest of the best of all trials. Applies nothing: what it finds goes into the store and
+into a plan file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch._functorch import config as functorch_config
+
+import fusewise
+from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
+from fusewise.compiler.measuring.inputs import observe
+from fusewise.compiler.options import Options
+from fusewise.compiler.session import Session
+from fusewise.compiler.trials import Effort, GraphSearch, SearchedGraph
+from fusewise.datasets.corpus import GraphSample, scalar_loss
+from fusewise.schedule.errors import CorpusError, FusewiseError
+from fusewise.schedule.plan_file import PlanFile
+from fusewise.search.study import Trial
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a search has come, for who waits for it."""
+
+    #: Graph in hand, from 1, and how many there are.
+    graph: int
+    graphs: int
+    kind: str
+    #: Trials that are done, and wanted, of this graph.
+    done: int
+    trials: int
+    measured: int
+    #: Microseconds of Inductor's own schedule and of the best so far; None until measured.
+    default_us: float | None
+    best_us: float | None
+
+
+@dataclass(frozen=True)
+class SearchedProgram:
+    """What was found for all graphs of a program."""
+
+    graphs: tuple[SearchedGraph, ...]
+    #: Whether the user ended it before its time.
+    interrupted: bool
+
+    def plan_file(self) -> PlanFile:
+        """The schedules to replay the program by."""
+        return PlanFile(
+            fusewise=fusewise.__version__,
+            torch=str(torch.__version__),
+            graphs=tuple(graph.planned for graph in self.graphs),
+        )
+
+
+def search_program(
+    sample: GraphSample, effort: Effort, watch: Callable[[Standing], None] = lambda _: None
+) -> SearchedProgram:
+    """Search every graph of a program, forward, backward or inference, and remember the outcome.
+
+    A training sample is compiled with its backward, any other without gradients. An interrupt
+    (Ctrl-C) ends the search with the best that was found until then.
+
+    Args:
+        sample: the program.
+        effort: its limits, and the store.
+        watch: told after each trial how far it has come.
+
+    Raises:
+        CorpusError: the program does not run.
+        OptionError: the study of that name is about other choices.
+        StoreError, ModelError, UnsupportedError: the store, model or device cannot be used.
+    """
+    session = Session(
+        options=Options(top_k=effort.top_k, store=effort.store, model=effort.model),
+        inductor_options={},
+        observed=(),
+    )
+    sizes: list[int] = []
+
+    def count(graph: GraphCompile) -> Any:
+        sizes.append(_size(graph))
+        return graph.compile(None, None)
+
+    # How many graphs share the budget is only known once all were compiled.
+    _run(sample, _Backend(session, count))
+    search = _ProgramSearch(sample, session, effort, watch, sizes)
+    try:
+        _run(sample, _Backend(session, search.graph))
+    except KeyboardInterrupt:
+        search.interrupted = True
+    session.store.close()
+    session.store.ingest()
+    return SearchedProgram(tuple(search.found.values()), search.interrupted)
+
+
+def _run(sample: GraphSample, backend: _Backend) -> None:
+    torch._dynamo.reset()
+    try:
+        with torch.set_grad_enabled(sample.training):
+            outputs = torch.compile(sample.module, backend=backend)(*sample.args, **sample.kwargs)
+            if sample.training:
+                scalar_loss(outputs).backward()
+    except FusewiseError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise CorpusError(
+            f"it does not run compiled: {type(error).__name__}: {lines[0] if lines else ''}",
+            subject=sample.name,
+            remedy="run it without torch.compile, and with its stock backend, to see why",
+        ) from error
+    finally:
+        torch._dynamo.reset()
+    if backend.error is not None:
+        raise backend.error
+
+
+def _size(graph: GraphCompile) -> int:
+    return sum(node.op == "call_function" for node in graph.gm.graph.nodes)
+
+
+class _Backend:
+    """Hands every graph of a program to ``visit``, which gives what Inductor would."""
+
+    def __init__(self, session: Session, visit: Callable[[GraphCompile], Any]) -> None:
+        self._session = session
+        self._visit = visit
+        #: Raised once the program is through: Dynamo would make another error of it.
+        self.error: FusewiseError | None = None
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        self._session.observed = observe(example_inputs)
+        self._session.forward_key = None
+        # AOTAutograd's own cache would answer before a graph is seen here.
+        with functorch_config.patch(enable_autograd_cache=False):
+            return compile_whole(gm, example_inputs, self._graph, {})
+
+    def _graph(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+        graph = GraphCompile(gm, example_inputs, kwargs)
+        if self.error is None and _size(graph):
+            try:
+                return self._visit(graph)
+            except FusewiseError as error:
+                self.error = error
+        return graph.compile(None, None)
+
+
+class _ProgramSearch:
+    """The graphs of one program, one after the other."""
+
+    def __init__(
+        self,
+        sample: GraphSample,
+        session: Session,
+        effort: Effort,
+        watch: Callable[[Standing], None],
+        sizes: Sequence[int],
+    ) -> None:
+        self._sample = sample
+        self._session = session
+        self._effort = effort
+        self._watch = watch
+        self._waiting = list(sizes)
+        self._count = len(sizes)
+        self._seen = 0
+        self._end = time.monotonic() + effort.budget_s
+        #: By key: a graph that occurs twice is searched once.
+        self.found: dict[str, SearchedGraph] = {}
+        self.interrupted = False
+
+    def graph(self, graph: GraphCompile) -> Any:
+        """Search one graph; gives it compiled by Inductor."""
+        self._seen += 1
+        size = _size(graph)
+        share = size / max(size, sum(self._waiting))
+        self._waiting = self._waiting[1:]
+        seconds = max(0.0, self._end - time.monotonic()) * share
+        search = GraphSearch(self._session, graph, self._sample, self._effort, seconds)
+        if search.key.key in self.found:
+            return graph.compile(None, None)
+
+        def told(trial: Trial) -> None:
+            self._watch(
+                Standing(
+                    graph=self._seen,
+                    graphs=max(self._count, self._seen),
+                    kind=graph.kind,
+                    done=trial.number + 1,
+                    trials=self._effort.trials,
+                    measured=search.measured,
+                    default_us=search.default_us,
+                    best_us=search.best_us,
+                )
+            )
+
+        output = search.run(told, tried=not self.interrupted)
+        self.interrupted = self.interrupted or search.interrupted
+        self.found[search.key.key] = search.result()
+        return output
