@@ -26,12 +26,16 @@ _PREDICTED_MARGIN = 0.03
 _SPARE = 3
 
 
-def choose_predicted(report: GraphReport, surveys: Sequence[Survey]) -> None:
-    """Take the candidate of least predicted time if it beats the default clearly."""
+def choose_predicted(report: GraphReport, surveys: Sequence[Survey], *, learned: bool) -> None:
+    """Take the candidate of least predicted time if it beats the default clearly.
+
+    Without a ``learned`` model of the device no prediction is a reason to leave Inductor's own
+    schedule: the roofline ranks plans of one graph hardly better than chance.
+    """
     default = default_candidate(surveys)
     listed = shortlist(default, [c for s in surveys for c in s.candidates], 4)
     best = min(listed, key=_predicted)
-    if _predicted(best) > _predicted(default) * (1 - _PREDICTED_MARGIN):
+    if not learned or _predicted(best) > _predicted(default) * (1 - _PREDICTED_MARGIN):
         best = default
     report.candidates = [
         _marked(c, c is best, "least predicted time" if c is best else "") for c in listed

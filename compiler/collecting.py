@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.fx
 from torch._functorch import config as functorch_config
 
 from fusewise.compiler.contest import announce, graph_job, has_collectives, input_names
+from fusewise.compiler.inductor.choices import schedule_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, compile_whole
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
@@ -31,13 +33,13 @@ from fusewise.compiler.session import device_of
 from fusewise.costmodel.device import DeviceProfile, device_key, device_profile
 from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
-from fusewise.datasets.corpus import GraphSample
+from fusewise.datasets.corpus import GraphSample, scalar_loss
 from fusewise.datasets.rows import GraphRow, KernelRow, MeasurementRow, Row, encode_problem
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import FusewiseError, MeasureError
 from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.problem import Problem, group_signature
-from fusewise.schedule.schedule import Schedule
+from fusewise.schedule.schedule import Choice
 from fusewise.search.random_plan import random_plan
 from fusewise.search.samples import Summary, summary
 
@@ -95,8 +97,6 @@ class Collector:
             compiled = torch.compile(sample.module, backend=session, dynamic=False)
             outputs = compiled(*sample.args, **sample.kwargs)
             if sample.training:
-                from fusewise.datasets.corpus import scalar_loss
-
                 scalar_loss(outputs).backward()
         except Exception as error:  # noqa: BLE001 - a sample that fails costs that sample
             result.failures.append(f"{sample.name}: {type(error).__name__}: {_first_line(error)}")
@@ -110,13 +110,6 @@ class Collector:
             self._known[key] = self._store.measured_signatures(key)
         return self._known[key]
 
-    def schedules(self, problem: Problem, default: Plan, legality: InductorLegality) -> list[Plan]:
-        """Distinct plans to time: default, unfused, random ones."""
-        generator = random.Random(f"{self._seed} {problem.key}")
-        plans = [default, unfused([node.name for node in problem.nodes])]
-        plans += [random_plan(problem, legality, generator) for _ in range(self._plans)]
-        return list({plan.groups: plan for plan in plans}.values())
-
     def time(
         self,
         graph: GraphCompile,
@@ -126,58 +119,94 @@ class Collector:
         result: Collected,
     ) -> None:
         """Time the kernels of one graph's schedules and write them down."""
+        names = input_names(graph.gm)
+        backward = graph.kind == "backward"
+        job = graph_job(
+            graph,
+            key=target.key.key,
+            inputs=specify(
+                graph.example_inputs,
+                names,
+                observed,
+                saved=frozenset(names) if backward else frozenset(),
+            ),
+            device=str(device_of(graph.gm, graph.example_inputs)),
+            saved_from=forward_key if backward else None,
+            keep_values=graph.kind == "forward",
+            with_reference=False,
+        )
+        announce(job)
+        result.graphs += 1
+        generator = random.Random(f"{self._seed} {target.key.key}")
+        # One lowering other than Inductor's own: its nodes hold more or less than the usual ones.
+        for choices in ((), generator.choice(variants(target.profile.kind))):
+            problem, plans = self._plans_of(graph, target, choices, generator)
+            self._store.append([device_row(target.profile), _graph_row(problem, target)])
+            featurizer = Featurizer(problem, target.profile)
+            for plan in plans:
+                schedule = schedule_of(choices, plan)
+                try:
+                    program, launches = generate_with_launches(graph, schedule)
+                    skipped = self._skipped(problem, launches, target)
+                    calls = measuring_process(job.device).time_kernels(
+                        ProgramJob(
+                            schedule.id, program.source, program.constants, program.settings
+                        ),
+                        self._effort,
+                        _TIMEOUT_S,
+                        skipped,
+                    )
+                except (FusewiseError, RuntimeError, AssertionError) as error:
+                    result.failures.append(f"{target.sample.name}: {_first_line(error)}")
+                    if isinstance(error, MeasureError):
+                        announce(job)
+                    continue
+                result.programs += 1
+                matched = list(match(launches, calls))
+                self._store.append(self._rows(problem, featurizer, matched, target, result))
+
+    def _plans_of(
+        self,
+        graph: GraphCompile,
+        target: _Target,
+        choices: tuple[Choice, ...],
+        generator: random.Random,
+    ) -> tuple[Problem, list[Plan]]:
+        """The problem under some choices, and its default, unfused and random plans."""
         found: list[tuple[Problem, list[Plan]]] = []
+        # Another lowering has other nodes under the same names: a problem of its own.
+        key = "-".join([target.key.key, *(f"{c.name}={c.value}" for c in choices)])
 
         def visit(live: LiveGraph) -> None:
             legality = InductorLegality(live)
             problem = extract_problem(
                 live.scheduler,
                 live.nodes,
-                key=target.key.key,
+                key=key,
                 kind=graph.kind,
                 possible_fusions=legality.possible_fusions(),
             )
-            found.append((problem, self.schedules(problem, live.default_plan, legality)))
+            plans = [live.default_plan]
+            if not choices:
+                plans.append(unfused([node.name for node in problem.nodes]))
+                plans += [random_plan(problem, legality, generator) for _ in range(self._plans)]
+            found.append((problem, list({plan.groups: plan for plan in plans}.values())))
 
-        graph.survey((), visit)
-        problem, plans = found[0]
-        result.graphs += 1
-        names = input_names(graph.gm)
-        backward = graph.kind == "backward"
-        device = str(device_of(graph.gm, graph.example_inputs))
-        inputs = specify(
-            graph.example_inputs,
-            names,
-            observed,
-            saved=frozenset(names) if backward else frozenset(),
-        )
-        job = graph_job(
-            graph,
-            key=target.key.key,
-            inputs=inputs,
-            device=device,
-            saved_from=forward_key if backward else None,
-            keep_values=False,
-        )
-        self._store.append([device_row(target.profile), _graph_row(problem, target)])
-        announce(job)
-        featurizer = Featurizer(problem, target.profile)
-        for plan in plans:
-            try:
-                program, launches = generate_with_launches(graph, Schedule(plan=plan))
-                calls = measuring_process(device).time_kernels(
-                    ProgramJob(plan.id, program.source, program.constants, program.settings),
-                    self._effort,
-                    _TIMEOUT_S,
-                )
-            except (FusewiseError, RuntimeError, AssertionError) as error:
-                result.failures.append(f"{target.sample.name}: {_first_line(error)}")
-                if isinstance(error, MeasureError):
-                    announce(job)
-                continue
-            result.programs += 1
-            matched = list(match(launches, calls))
-            self._store.append(self._rows(problem, featurizer, matched, target, result))
+        graph.survey(choices, visit)
+        return found[0]
+
+    def _skipped(
+        self, problem: Problem, launches: Sequence[Launch], target: _Target
+    ) -> frozenset[tuple[str, int]]:
+        """Calls of kernels that are known, by kernel name and occurrence."""
+        known = self.known(target.profile.key)
+        seen: Counter[str] = Counter()
+        skipped = set()
+        for launch in launches:
+            if _signature(problem, launch) in known:
+                skipped.add((launch.kernel, seen[launch.kernel]))
+            seen[launch.kernel] += 1
+        return frozenset(skipped)
 
     def _rows(
         self,
@@ -190,22 +219,18 @@ class Collector:
         rows: list[Row] = []
         known = self.known(target.profile.key)
         for launch, times in matched:
-            subject: Literal["kernel", "extern"] = "kernel"
-            if launch.kind == "extern":
-                subject, signature = "extern", problem.node_by_name[launch.nodes[0]].signature
-            else:
-                signature = group_signature(problem, launch.nodes)
-            if signature in known:
+            signature = _signature(problem, launch)
+            if signature in known or not times.samples:
                 result.repeats += 1
                 continue
             known.add(signature)
-            if subject == "kernel":
+            if launch.kind == "kernel":
                 result.kernels += 1
                 rows.append(
                     KernelRow(
                         signature=signature,
                         device_key=target.profile.key,
-                        graph_key=target.key.key,
+                        graph_key=problem.key,
                         nodes=launch.nodes,
                         features_version=FEATURES_VERSION,
                         features=featurizer.group(launch.nodes).tolist(),
@@ -214,9 +239,9 @@ class Collector:
             timing = summary(times.samples)
             rows.append(
                 MeasurementRow(
-                    subject=subject,
+                    subject=launch.kind,
                     subject_id=signature,
-                    graph_key=target.key.key,
+                    graph_key=problem.key,
                     device_key=target.profile.key,
                     threads=target.profile.threads,
                     median_us=timing.median,
@@ -289,6 +314,13 @@ def match(
     extern_calls = [call for call in calls if not call.kernel]
     if len(externs) == len(extern_calls):
         yield from zip(externs, extern_calls, strict=True)
+
+
+def _signature(problem: Problem, launch: Launch) -> str:
+    """What a launch is known by: equal ones run equal code on equal shapes."""
+    if launch.kind == "extern":
+        return problem.node_by_name[launch.nodes[0]].signature
+    return group_signature(problem, launch.nodes)
 
 
 def _graph_row(problem: Problem, target: _Target) -> GraphRow:

@@ -32,11 +32,15 @@ def graph_job(
     device: str,
     saved_from: str | None,
     keep_values: bool,
+    with_reference: bool = True,
 ) -> GraphJob:
-    """What the measuring process needs to know of a graph."""
+    """What the measuring process needs to know of a graph.
+
+    ``with_reference``: whether outputs will be judged, or only times taken.
+    """
     return GraphJob(
         graph_id=key,
-        graph=_serialised(graph.gm),
+        graph=_serialised(graph.gm) if with_reference else None,
         inputs=inputs,
         input_names=input_names(graph.gm),
         output_names=output_names(graph.gm),

@@ -6,7 +6,6 @@ The bridge between the pipeline and the store; decides nothing itself.
 from __future__ import annotations
 
 import platform
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,25 +46,19 @@ def recall(store: Store, graph_key: str, device_key: str) -> Remembered | None:
         StoreError: the store cannot be read.
     """
     store.ingest()
-    decision = store.decision(graph_key, device_key)
-    if decision is None:
+    outcome = store.outcome(graph_key, device_key)
+    if outcome is None:
         return None
     candidates = []
-    for summary in decision.candidates:
-        row = store.schedule(summary.schedule_id, graph_key)
-        if row is None:
+    for summary in outcome.decision.candidates:
+        schedule = outcome.schedules.get(summary.schedule_id)
+        if schedule is None:
             return None
-        fields = {
-            name: getattr(summary, name)
-            for name in CandidateSummary.__struct_fields__
-            if name != "schedule_id"
-        }
-        candidates.append(Candidate(schedule=row.schedule, **fields))
-    chosen = next((c for c in candidates if c.schedule.id == decision.schedule_id), None)
-    graph = store.graph(graph_key)
-    if chosen is None:
-        return None
-    return Remembered(candidates, chosen, graph.nodes if graph else 0)
+        fields = msgspec.structs.asdict(summary)
+        del fields["schedule_id"]
+        candidates.append(Candidate(schedule=schedule, **fields))
+    chosen = [c for c in candidates if c.schedule.id == outcome.decision.schedule_id]
+    return Remembered(candidates, chosen[0], outcome.nodes) if chosen else None
 
 
 def remember(
@@ -166,21 +159,3 @@ def _measurement(
         clock={"machine": platform.machine(), **conditions},
         torch_version=str(torch.__version__),
     )
-
-
-def extern_times(store: Store, device_key: str) -> dict[str, float]:
-    """Median microseconds of extern kernels measured on a device, by node signature.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
-    times: dict[str, list[float]] = {}
-    for row in store.rows("measurements"):
-        if (
-            isinstance(row, MeasurementRow)
-            and row.subject == "extern"
-            and row.device_key == device_key
-            and row.median_us is not None
-        ):
-            times.setdefault(row.subject_id, []).append(row.median_us)
-    return {signature: statistics.median(values) for signature, values in times.items()}

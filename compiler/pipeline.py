@@ -186,13 +186,10 @@ class _Compile:
         conditions: dict[str, float] = {}
         output = None
         if job is None:
-            choose_predicted(report, surveys)
+            choose_predicted(report, surveys, learned=predictor.learned)
         else:
             output, conditions = choose_measured(report, surveys, graph, job, session.options)
-        chosen = report.chosen
-        assert chosen is not None
-        if output is None or chosen.origin != "default":
-            output = self._compile(chosen)
+        output = self._compile_chosen(output)
         remember(
             session.store,
             report,
@@ -235,21 +232,31 @@ class _Compile:
         report.fallback = f"not measured: {reason}"
         return None
 
+    def _compile_chosen(self, default_output: Any | None) -> Any:
+        """Compile what was chosen; Inductor's own where that turns out not to compile."""
+        report, chosen = self._report, self._report.chosen
+        assert chosen is not None
+        if chosen.origin != "default":
+            try:
+                return self._compile(chosen)
+            except Exception as error:  # noqa: BLE001 - code generators may assert on unusual plans
+                warn_once(f"candidate {chosen.schedule.id} does not compile: {error}")
+                report.fallback = f"the chosen candidate does not compile: {error}"
+                failed = msgspec.structs.replace(
+                    chosen, status="failed", accepted=False, reason=str(error)
+                )
+                report.candidates = [failed if c is chosen else c for c in report.candidates]
+                report.chosen, report.source = report.default, "inductor"
+        if default_output is not None:
+            return default_output
+        assert report.chosen is not None
+        return self._compile(report.chosen)
+
     def _compile(self, chosen: Candidate) -> Any:
-        """Compile the chosen schedule; Inductor's own where that one turns out not to compile."""
-        if chosen.origin == "default":
-            with self._report.phase("compile"):
+        with self._report.phase("compile"):
+            if chosen.origin == "default":
                 return self._graph.compile(None, None)
-        try:
-            with self._report.phase("compile"):
-                return self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))
-        except Exception as error:
-            failed = msgspec.structs.replace(
-                chosen, status="failed", accepted=False, reason=str(error)
-            )
-            report = self._report
-            report.candidates = [failed if c is chosen else c for c in report.candidates]
-            raise
+            return self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))
 
 
 def _unmeasurable(graph: GraphCompile, session: Session) -> str | None:

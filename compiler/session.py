@@ -12,7 +12,6 @@ import torch.distributed
 import torch.fx
 
 from fusewise.compiler.measuring.inputs import Observed
-from fusewise.compiler.memory import extern_times
 from fusewise.compiler.options import Options
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_key, device_profile
@@ -50,7 +49,7 @@ class Session:
         if key not in self._predictors:
             profile = device_profile(device, self.options.home)
             model = load_model(self.options.model, profile, self.options.home)
-            self._predictors[key] = Predictor(model, profile, extern_times(self.store, key))
+            self._predictors[key] = Predictor(model, profile, self.store.extern_times(key))
         return self._predictors[key]
 
 

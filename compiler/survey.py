@@ -18,6 +18,7 @@ from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
+from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
@@ -36,6 +37,11 @@ class Predictor:
     profile: DeviceProfile
     #: Microseconds of extern kernels by node signature.
     extern_us: Mapping[str, float]
+
+    @property
+    def learned(self) -> bool:
+        """Whether the model has seen kernels of a device, or is the roofline alone."""
+        return not isinstance(self.model, Roofline)
 
     def plans(self, problem: Problem) -> PlanCost:
         """Costs of the plans of one problem."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -37,6 +38,7 @@ from fusewise.datasets.samples import (
 from fusewise.datasets.spool import SpoolWriter, spool_files
 from fusewise.datasets.tables import TABLES
 from fusewise.schedule.errors import StoreError
+from fusewise.schedule.schedule import Schedule
 
 
 def default_store_path() -> Path:
@@ -58,6 +60,17 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     #: Files and bytes in the spool. Files of running processes stay after they were taken in.
     spool_files: int
     spool_bytes: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was decided on a graph."""
+
+    decision: DecisionRow
+    #: Schedules known for the graph, by id.
+    schedules: dict[str, Schedule]
+    #: Nodes of the graph; 0 where it was not kept.
+    nodes: int
 
 
 class Store:
@@ -170,6 +183,34 @@ class Store:
                 [graph_key, device_key],
             )
         return cast(DecisionRow, found[0]) if found else None
+
+    def outcome(self, graph_key: str, device_key: str) -> Outcome | None:
+        """The newest decision for the graph on the device, with all that it was made among."""
+        with self._reading() as connection:
+            found = TABLES["decisions"].select(
+                connection,
+                'WHERE graph_key = ? AND device_key = ? ORDER BY "at" DESC, schedule_id LIMIT 1',
+                [graph_key, device_key],
+            )
+            if not found:
+                return None
+            schedules = TABLES["schedules"].select(connection, "WHERE graph_key = ?", [graph_key])
+            graphs = TABLES["graphs"].select(connection, "WHERE key = ?", [graph_key])
+        return Outcome(
+            cast(DecisionRow, found[0]),
+            {row.id: row.schedule for row in cast(list[ScheduleRow], schedules)},
+            cast(GraphRow, graphs[0]).nodes if graphs else 0,
+        )
+
+    def extern_times(self, device_key: str) -> dict[str, float]:
+        """Median microseconds of extern kernels measured on the device, by node signature."""
+        with self._reading() as connection:
+            found = connection.execute(
+                "SELECT subject_id, median(median_us) FROM measurements WHERE subject = 'extern' "
+                "AND status = 'ok' AND device_key = ? AND median_us IS NOT NULL GROUP BY 1",
+                [device_key],
+            ).fetchall()
+        return {signature: float(us) for signature, us in found}
 
     def graph(self, key: str) -> GraphRow | None:
         """The graph of that key."""

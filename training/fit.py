@@ -24,7 +24,7 @@ from fusewise.costmodel.model_file import Manifest, SavedModel
 from fusewise.costmodel.registry import save_model
 from fusewise.costmodel.roofline import Roofline
 from fusewise.costmodel.trained import TrainedModel
-from fusewise.datasets.rows import MeasurementRow, ModelRow
+from fusewise.datasets.rows import ModelRow
 from fusewise.datasets.samples import KernelSamples, ScheduleSamples
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
@@ -102,7 +102,7 @@ def train(
     estimator.fit(fitted.features, fitted.median_us, split.labels[split.train])
     progress(f"judging by {len(held)} kernels of graphs held out")
     schedules = store.schedule_samples(device_key=profile.key)
-    externs = extern_times(store, profile.key) if len(schedules) else {}
+    externs = store.extern_times(profile.key) if len(schedules) else {}
     scores = [
         _score(model, held, schedules, profile, externs)
         for model in (estimator.model_, Roofline(profile))
@@ -158,7 +158,7 @@ def evaluate(
     held = take(samples, unseen) if unseen.any() and seen_families else samples
     progress(f"judging by {len(held)} kernels")
     schedules = store.schedule_samples(device_key=profile.key)
-    externs = extern_times(store, profile.key) if len(schedules) else {}
+    externs = store.extern_times(profile.key) if len(schedules) else {}
     return TrainingReport(
         device=profile.key,
         split="unseen families" if len(held) < len(samples) else "all",
@@ -206,25 +206,6 @@ def device_samples(store: Store, device_key: str) -> KernelSamples:
 def measured_devices(store: Store) -> list[str]:
     """Keys of the devices that the store has measured kernels of, sorted."""
     return sorted({str(key) for key in store.kernel_samples().device_key})
-
-
-def extern_times(store: Store, device_key: str) -> dict[str, float]:
-    """Measured microseconds of extern nodes on the device by signature, medians of repeats.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
-    found: dict[str, list[float]] = {}
-    for row in store.rows("measurements"):
-        if (
-            isinstance(row, MeasurementRow)
-            and row.subject == "extern"
-            and row.device_key == device_key
-            and row.status == "ok"
-            and row.median_us is not None
-        ):
-            found.setdefault(row.subject_id, []).append(row.median_us)
-    return {signature: float(np.median(times)) for signature, times in found.items()}
 
 
 def _score(

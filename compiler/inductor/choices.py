@@ -13,7 +13,8 @@ from typing import Any, Literal
 from torch._inductor import config as inductor_config
 
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.schedule import Choice
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.schedule import Choice, Schedule
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,16 @@ def variants(device_type: str) -> list[tuple[Choice, ...]]:
         if device_type in kind.devices
         for value in kind.values
     ]
+
+
+def schedule_of(choices: Iterable[Choice], plan: Plan | None) -> Schedule:
+    """The schedule of a plan under ``choices``, each put where it acts."""
+    choices = tuple(choices)
+    return Schedule(
+        lowering=tuple(c for c in choices if stage_of(c) == "lowering"),
+        plan=plan,
+        codegen=tuple(c for c in choices if stage_of(c) == "codegen"),
+    )
 
 
 def stage_of(choice: Choice) -> Literal["lowering", "codegen"]:

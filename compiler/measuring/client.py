@@ -74,14 +74,20 @@ class MeasuringProcess:
         return result
 
     def time_kernels(
-        self, program: ProgramJob, effort: Effort, timeout_s: float
+        self,
+        program: ProgramJob,
+        effort: Effort,
+        timeout_s: float,
+        skipped: frozenset[tuple[str, int]] = frozenset(),
     ) -> list[CallTimes]:
-        """Time each kernel of a program of the graph that was prepared last, in launch order.
+        """Time the kernels of a program of the graph that was prepared last, in launch order.
+
+        ``skipped``: calls to leave untimed, by kernel name ("" for extern calls) and occurrence.
 
         Raises:
             MeasureError: as for :meth:`measure`.
         """
-        self._send("time_kernels", program, effort)
+        self._send("time_kernels", program, effort, skipped)
         result: list[CallTimes] = self._answers(timeout_s)
         return result
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -29,7 +30,7 @@ class CallTimes:
 
     #: Name of the generated kernel; "" for an extern call.
     kernel: str
-    #: Microseconds for one launch, one value a sample.
+    #: Microseconds for one launch, one value a sample; empty where it was not to be timed.
     samples: list[float] = field(default_factory=list)
 
 
@@ -48,9 +49,18 @@ class Effort:
 class KernelTimer:
     """Stand-ins for the kernels and extern calls of one loaded program."""
 
-    def __init__(self, module: ModuleType, device: torch.device, effort: Effort) -> None:
+    def __init__(
+        self,
+        module: ModuleType,
+        device: torch.device,
+        effort: Effort,
+        skipped: frozenset[tuple[str, int]] = frozenset(),
+    ) -> None:
+        """``skipped``: calls to leave untimed, by kernel name ("" for extern) and occurrence."""
         self._device = device
         self._effort = effort
+        self._skipped = skipped
+        self._seen: Counter[str] = Counter()
         self.calls: list[CallTimes] = []
         for name, value in list(vars(module).items()):
             if name.startswith("cpp_fused") or name == "cpp_kernel":
@@ -64,6 +74,11 @@ class KernelTimer:
 
     def time(self, kernel: str, call: Callable[[], Any], tensors: Sequence[torch.Tensor]) -> Any:
         """Time ``call``, then leave its effects as if it had been called once."""
+        occurrence = (kernel, self._seen[kernel])
+        self._seen[kernel] += 1
+        if occurrence in self._skipped:
+            self.calls.append(CallTimes(kernel))
+            return call()
         copied = [t for t in tensors if t.numel() * t.itemsize <= _MOST_COPIED_BYTES]
         before = [t.clone() for t in copied]
         sample = (

@@ -133,20 +133,23 @@ class Worker:
             seconds=seconds,
         )
 
-    def time_kernels(self, program: ProgramJob, effort: Effort) -> list[CallTimes]:
-        """Run a program of the graph in hand once, timing each kernel and extern call in it."""
+    def time_kernels(
+        self, program: ProgramJob, effort: Effort, skipped: frozenset[tuple[str, int]]
+    ) -> list[CallTimes]:
+        """Run a program of the graph in hand once, timing the kernels and extern calls in it."""
         graph = self._graph
         if graph is None:
             raise RuntimeError("no graph was prepared")
         module = load_module(program.source, program.constants, program.settings)
         call = module.call
-        # Kernels that are tuned at their first launch are tuned, and pages touched, before.
-        call(private_inputs(graph.inputs))
-        device = torch.device(graph.job.device)
-        timer = KernelTimer(module, device, effort)
         with device_lock(graph.job.device, timeout_s=600.0):
+            # Kernels that are tuned at their first launch are tuned, and pages touched, before.
+            outputs = call(private_inputs(graph.inputs))
+            if graph.job.keep_values:
+                self._keep(graph, outputs)
+            timer = KernelTimer(module, torch.device(graph.job.device), effort, skipped)
             call(private_inputs(graph.inputs))
-        _synchronize(graph.job.device)
+            _synchronize(graph.job.device)
         return timer.calls
 
     def _load(self, graph: _Prepared, program: ProgramJob, result: ProgramResult) -> _Loaded | None:
