@@ -1,0 +1,220 @@
+"""The main job with embedded defaults, on the CPU: ``python -m fusewise.commands.demo``.
+
+Collects timings, trains a cost model, and compiles two programs with it. What it is based on is
+kept in one folder; a second run finds model and decisions there and only replays.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fusewise.commands.main import tell
+from fusewise.commands.output import progress_bar, result_console
+from fusewise.schedule.errors import CorpusError, FusewiseError, MeasureError
+
+if TYPE_CHECKING:
+    import torch
+    from rich.progress import Progress, TaskID
+
+    from fusewise.commands.collect import Tally
+    from fusewise.commands.demo_programs import Program
+    from fusewise.costmodel.device import DeviceProfile
+    from fusewise.datasets.corpus import Corpus, GraphSample
+    from fusewise.datasets.store import Store
+
+_COLLECT_S = 150.0
+#: Random plans a graph: one more graph tells the model more than one more plan of the same.
+_PLANS = 2
+_SEED = 0
+#: Fewer kernels make no model, a part of them being held out to judge it by.
+_LEAST_KERNELS = 120
+#: Families of generated programs that have kernels like those of the two programs.
+_FAMILIES = (
+    "layer_norm",
+    "gated_mlp",
+    "cross_entropy",
+    "rms_norm",
+    "softmax",
+    "embedding",
+    "pointwise_chain",
+    "reduction",
+    "attention",
+    "many_users",
+)
+#: Relative L2 error against eager, in fp32. Sums in another order differ by some 1e-6.
+_TOLERANCE = 1e-4
+
+
+@click.command(epilog="Example: python -m fusewise.commands.demo --home /tmp/demo")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="FUSEWISE_HOME",
+    default=Path(".demo"),
+    show_default=True,
+    help="Folder of store, model and compiled code.",
+)
+def main(*, home: Path) -> None:
+    """Collect timings, train a cost model, compile two programs; again: replay them."""
+    home = home.expanduser().absolute()
+    os.environ["FUSEWISE_HOME"] = str(home)
+    # A second run is only quick if the compiled code is still there. Set before torch reads it.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home / "inductor"))
+    start = time.monotonic()
+    try:
+        _run(home)
+    except FusewiseError as error:
+        tell(error)
+        raise SystemExit(2) from error
+    click.echo(f"demo: {time.monotonic() - start:.0f} s in all")
+
+
+def _run(home: Path) -> None:
+    # Told before minutes are spent on collecting.
+    if importlib.util.find_spec("transformers") is None:
+        raise CorpusError(
+            "the transformers library is not installed",
+            subject="demo",
+            remedy="pip install transformers",
+        )
+    import torch
+
+    from fusewise.commands.demo_programs import encoder, training_step
+    from fusewise.costmodel.device import device_profile
+    from fusewise.datasets.store import Store
+
+    path = home / "store.duckdb"
+    with Store.open(path) as store:
+        profile = device_profile(torch.device("cpu"), home)
+        model = _trained(store, profile)
+        if model is None:
+            model = _train(store, profile)
+        else:
+            click.echo(f"found in the store: cost model {model}")
+    for program in (encoder(), training_step()):
+        _compile(program)
+    with Store.open(path) as store:
+        counts = store.info().counts
+    click.echo(f"store: {path} ({', '.join(f'{n} {table}' for table, n in counts.items())})")
+    click.echo(f"model: {model}")
+    click.echo(f"look at it: FUSEWISE_HOME={home} fusewise store info")
+    options = f'{{"fusewise.mode": "replay", "fusewise.store": "{path}"}}'
+    click.echo(f'replay: torch.compile(model, backend="fusewise", options={options})')
+
+
+def _trained(store: Store, profile: DeviceProfile) -> Path | None:
+    """File of the newest model that was trained for this device and that can be used."""
+    from fusewise.costmodel.feature_table import FEATURES_VERSION
+    from fusewise.datasets.rows import ModelRow
+
+    rows = [
+        row
+        for row in store.rows("models")
+        if isinstance(row, ModelRow)
+        and row.device_key == profile.key
+        and row.features_version == FEATURES_VERSION
+        and Path(row.path).is_file()
+    ]
+    return Path(max(rows, key=lambda row: row.at).path) if rows else None
+
+
+def _train(store: Store, profile: DeviceProfile) -> Path:
+    """Collect, train, and tell how good the model is."""
+    import torch
+
+    from fusewise.commands.collect import gather
+    from fusewise.compiler.collecting import Collector
+    from fusewise.training.fit import train
+
+    collector, samples = Collector(store, plans=_PLANS, seed=_SEED), _samples()
+    # On a slow machine once more.
+    for _ in range(2):
+        click.echo(f"collecting kernel timings for {_COLLECT_S:.0f} s")
+        with progress_bar(as_json=False) as bar:
+            task = bar.add_task("starting", total=_COLLECT_S, note="")
+
+            def show(name: str, tally: Tally, bar: Progress = bar, task: TaskID = task) -> None:
+                bar.update(task, description=name, note=tally.told(), completed=tally.seconds)
+
+            tally = gather(
+                collector, samples, torch.device("cpu"), seconds=_COLLECT_S, on_sample=show
+            )
+        if tally.ended == "interrupt":
+            raise click.Abort
+        click.echo(f"collected: {tally.told()} in {tally.seconds:.0f} s")
+        store.ingest()
+        if len(store.measured_signatures(profile.key)) >= _LEAST_KERNELS:
+            break
+    start = time.monotonic()
+    report = train(store, profile, seed=_SEED)
+    click.echo(
+        f"trained on {report.n_train} kernels in {time.monotonic() - start:.0f} s: median error "
+        f"{_percent(report.model.median_error_5us)} above 5 µs, "
+        f"{_percent(report.model.median_error_small)} below, on kernels held out by "
+        f"{report.split}; roofline {_percent(report.roofline.median_error_5us)} and "
+        f"{_percent(report.roofline.median_error_small)}"
+    )
+    return Path(report.path)
+
+
+def _samples() -> Iterator[tuple[Corpus, GraphSample]]:
+    """One small BERT, then generated programs for as long as there is time."""
+    from fusewise.commands.corpora import in_turn
+    from fusewise.datasets.configured import ConfiguredCorpus
+    from fusewise.datasets.generated.corpus import GeneratedCorpus
+
+    yield from in_turn([ConfiguredCorpus(families=("bert",))], seed=_SEED, limit=1)
+    yield from in_turn([GeneratedCorpus(families=_FAMILIES)], seed=_SEED, limit=None)
+
+
+def _compile(program: Program) -> None:
+    """Compile a program, check it against eager, and show what became of each of its graphs."""
+    import torch
+
+    from fusewise.commands.report_table import candidates_table, phases
+    from fusewise.compiler.reports import reports
+
+    console = result_console()
+    wanted = program.run(program.module)
+    before = len(reports())
+    start = time.monotonic()
+    # By name, as a user does; the decorated function itself would not test the entry point.
+    found = program.run(torch.compile(program.module, backend="fusewise"))
+    seconds = time.monotonic() - start
+    worst = max(_error(a, b) for a, b in zip(found, wanted, strict=True))
+    for report in reports()[before:]:
+        console.print()
+        console.print(candidates_table(program.name, report))
+        click.echo(f"seconds: {phases(report)}")
+        if report.fallback is not None:
+            click.echo(f"fell back: {report.fallback}")
+    click.echo(
+        f"{program.name}: compiled and run in {seconds:.1f} s; {len(found)} outputs and gradients, "
+        f"largest relative difference from eager {worst:.1e}"
+    )
+    if not worst <= _TOLERANCE:
+        raise MeasureError(
+            f"differs from eager by {worst:.1e}, more than {_TOLERANCE:.0e}",
+            subject=program.name,
+            remedy="report it, with the tables above",
+        )
+
+
+def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    difference = (found.double() - wanted.double()).norm()
+    return float(difference / wanted.double().norm().clamp_min(1e-30))
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+if __name__ == "__main__":
+    main()
