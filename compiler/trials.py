@@ -21,7 +21,7 @@ from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.inductor.graph_key import graph_key
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import specify
-from fusewise.compiler.memory import remember
+from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.pipeline import _unmeasurable
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.session import Session, device_of
@@ -132,6 +132,8 @@ class GraphSearch:
         self._report.key, self._report.model = self.key.key, model.name
         self._study = StudyResult((), 0, False)
         self._conditions: dict[str, float] = {}
+        #: What an earlier search or compile chose for the graph.
+        self._known = recall(session.store, self.key.key, profile.key)
         #: What was timed, by its code, with times brought to the default's in the first contest.
         self._timed: dict[str, Candidate] = {}
         self.default_us: float | None = None
@@ -289,7 +291,8 @@ class GraphSearch:
     def _accepted(self) -> list[Candidate]:
         """Accepted candidates of this sitting and of earlier ones, the fastest first."""
         tried = [trial.candidate for trial in self._study.trials if trial.candidate is not None]
-        every = [*self._timed.values(), *tried]
+        known = [] if self._known is None else [self._known.chosen]
+        every = [*self._timed.values(), *tried, *known]
         accepted = {
             c.schedule: c
             for c in reversed(every)
@@ -318,7 +321,12 @@ class GraphSearch:
         self._remember(report)
 
     def _take(self, best: Candidate | None, reason: str) -> None:
-        """Choose without a last contest: ``best``, or for None the default."""
+        """Choose without a last contest: ``best``, or for None what is known, or the default."""
+        report = self._report
+        if self.default_us is None and self._known is not None:
+            report.candidates, report.chosen = self._known.candidates, self._known.chosen
+            report.source = "store"
+            return
         own = msgspec.structs.replace(
             self._default,
             measured_us=self.default_us,
@@ -327,12 +335,11 @@ class GraphSearch:
             reason=reason,
         )
         others = [c for c in self._timed.values() if best is None or c.schedule != best.schedule]
-        report = self._report
         report.candidates = [own, *([] if best is None else [best]), *others]
         report.chosen = own if best is None else best
         if self.default_us is None:
+            # Nothing was found out that would be worth keeping.
             report.source = "inductor"
-            self._remember(report)
             return
         # All times are in the store already; only what was made of them is not.
         report.source = "measured"

@@ -197,11 +197,13 @@ def _tensor(
         length = 0
     storage = torch.empty(length, dtype=spec.dtype, device=spec.device)
     result = storage.as_strided(spec.shape, spec.stride)
+    values = spec.observed.values if spec.observed is not None else None
     if kept is not None and kept.shape == result.shape and kept.dtype == result.dtype:
-        if length:
-            result.copy_(kept)
-    elif spec.observed is not None and spec.observed.values is not None:
-        result.copy_(spec.observed.values)
+        values = kept
+    if values is not None:
+        # Along an expanded dimension all elements are one, which is written once.
+        distinct = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in result.stride())
+        result[distinct].copy_(values[distinct])
     elif length:
         storage.copy_(_random(spec, length, generator))
     return result

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from fusewise.compiler.measuring.runs import memory
+
 #: One sample lasts at least this long, so that the clock's own cost does not count.
 _SAMPLE_S = 3e-4
 _MOST_REPEATS = 200
@@ -79,7 +81,7 @@ class KernelTimer:
         if occurrence in self._skipped:
             self.calls.append(CallTimes(kernel))
             return call()
-        copied = [t for t in tensors if t.numel() * t.itemsize <= _MOST_COPIED_BYTES]
+        copied = [memory(t) for t in tensors if t.numel() * t.itemsize <= _MOST_COPIED_BYTES]
         before = [t.clone() for t in copied]
         sample = (
             self._cuda_sampler(call) if self._device.type == "cuda" else self._cpu_sampler(call)

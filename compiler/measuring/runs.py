@@ -25,14 +25,14 @@ class _Run:
     def __init__(self, call: Call, inputs: Sequence[Any], overwritten: Sequence[int]) -> None:
         self._call = call
         self._inputs = [_private(value) for value in inputs]
-        self._pristine = {i: self._inputs[i].clone() for i in overwritten}
+        self._pristine = {i: memory(self._inputs[i]).clone() for i in overwritten}
         #: Indices that were overwritten would send a second call out of bounds.
         self._single = any(not v.dtype.is_floating_point for v in self._pristine.values())
         self.repeats = 1
 
     def _restore(self) -> None:
         for i, value in self._pristine.items():
-            self._inputs[i].copy_(value)
+            memory(self._inputs[i]).copy_(value)
 
     def _calibrate(self, timed: Callable[[], float]) -> None:
         timed()
@@ -100,11 +100,17 @@ def _private(value: Any) -> Any:
     """A copy with the same strides, also where elements overlap."""
     if not isinstance(value, torch.Tensor):
         return value
-    length = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
-    if value.numel() == 0:
-        return value.clone()
-    storage = value.as_strided((length,), (1,)).clone()
-    return storage.as_strided(value.shape, value.stride())
+    return memory(value).clone().as_strided(value.shape, value.stride())
+
+
+def memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory from a tensor's first element to its last as one flat tensor.
+
+    Elements of an expanded tensor share memory, and torch refuses to write to them as a tensor.
+    """
+    spans = zip(tensor.shape, tensor.stride(), strict=True)
+    length = 1 + sum((n - 1) * s for n, s in spans) if tensor.numel() else 0
+    return tensor.as_strided((length,), (1,))
 
 
 def private_inputs(inputs: Sequence[Any]) -> list[Any]:
