@@ -52,7 +52,7 @@ def _many_softmaxes(x: Tensor, bias: Tensor, gumbel: Tensor) -> tuple[Tensor, ..
     tempered = torch.softmax((wide + gumbel) / 0.7, -1)
     logarithm = torch.log_softmax(wide, -1)
     entropy = -(tempered * logarithm).sum(-1)
-    return capped.to(x.dtype), tempered.to(x.dtype), entropy, logarithm.logsumexp(-1)
+    return capped.to(x.dtype), tempered.to(x.dtype), entropy, (wide - bias).logsumexp(-1)
 
 
 def _softmaxes(device: torch.device, dtype: torch.dtype) -> Program:

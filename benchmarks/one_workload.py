@@ -1,0 +1,241 @@
+"""One workload in a process of its own: compile every contestant, check it, time all together.
+
+Started by ``compare``. Prints two JSON lines: ``{"compiled": true}`` once all is compiled, and,
+after a line on its input has told it that nothing else runs, the outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from contestants import BASELINE, Contestant, compiled, contestant, own_caches
+from steps import CallClock, GraphClock, Step, clock_for, worst_error
+from workloads import CASES, Case
+
+import fusewise
+from fusewise.compiler.measuring.client import close_all
+from fusewise.compiler.measuring.worker import device_lock
+from fusewise.compiler.reports import GraphReport
+from fusewise.search.interleave import interleave, ratios
+from fusewise.search.samples import summary
+
+#: Relative error against eager above which a result counts as wrong. Between two orders of adding
+#: up, fp32 stays far below the first and bf16 below the second.
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+#: The baseline timed a second time: what it differs by from itself is noise.
+AGAIN = "again"
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be done, as it stands in the argument of the process."""
+
+    case: str
+    device: str
+    contestants: list[str]
+    seconds: float
+    store: str | None
+
+
+@dataclass
+class _Entry:
+    """A contestant with what became of it."""
+
+    who: Contestant
+    step: Step | None = None
+    clock: CallClock | GraphClock | None = None
+    failure: str = ""
+    #: Seconds of the first step: compiling, and one run.
+    first_s: float | None = None
+    error: float | None = None
+    reports: list[GraphReport] | tuple[()] = ()
+
+
+def main() -> None:
+    """Do what the order in the first argument says."""
+    order = msgspec.json.decode(sys.argv[1], type=Order)
+    case = next(case for case in CASES if case.name == order.case)
+    device = torch.device(order.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with tempfile.TemporaryDirectory(prefix="fusewise-benchmark-") as scratch:
+        folder = Path(scratch)
+        store = None if order.store is None else Path(order.store)
+        # What is imported and filled in the process by a first compile is nobody's advantage.
+        _compile(_Entry(contestant(BASELINE)), case, device, folder / "warm-up", store)
+        entries = [_Entry(contestant(name)) for name in order.contestants]
+        wanted = _compile(_Entry(contestant("eager")), case, device, folder / "reference", store)
+        for i, entry in enumerate(entries):
+            found = _compile(entry, case, device, folder / str(i), store)
+            _check(entry, found, wanted, _TOLERANCE[case.dtype])
+        close_all()
+        print(json.dumps({"compiled": True}), flush=True)
+        sys.stdin.readline()
+        with device_lock(str(device), timeout_s=3600.0):
+            times = _time(entries, device, order.seconds)
+    print(json.dumps(_told(case, entries, times)), flush=True)
+
+
+def _compile(
+    entry: _Entry, case: Case, device: torch.device, folder: Path, store: Path | None
+) -> list[torch.Tensor] | None:
+    """Build and compile the program and run its first step; the step's results."""
+    before = len(fusewise.reports())
+    try:
+        program = case.build(device)
+        with own_caches(folder, store) as home:
+            entry.step = Step(program, compiled(program.function, entry.who, home))
+            began = time.perf_counter()
+            found = entry.step.first()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            entry.first_s = time.perf_counter() - began
+    except Exception as error:  # noqa: BLE001 - a contestant that fails is an outcome
+        entry.failure = _one_line(error)
+        return None
+    finally:
+        # The process that measures for one contestant keeps that contestant's caches.
+        close_all()
+        entry.reports = fusewise.reports()[before:]
+    return found
+
+
+def _check(
+    entry: _Entry,
+    found: list[torch.Tensor] | None,
+    wanted: list[torch.Tensor] | None,
+    tolerance: float,
+) -> None:
+    if found is None or wanted is None:
+        entry.failure = entry.failure or "there is no result of eager to check it by"
+        return
+    try:
+        entry.error = worst_error(found, wanted)
+    except ValueError as error:
+        entry.failure = str(error)
+        return
+    if not entry.error <= tolerance:
+        entry.failure = f"wrong: off by {entry.error:.1e} from eager, {tolerance:.0e} is allowed"
+
+
+def _time(entries: list[_Entry], device: torch.device, seconds: float) -> dict[str, list[float]]:
+    """Microseconds of each step in each round; the baseline's stand first, and once more."""
+    for entry in entries:
+        if entry.failure or entry.step is None:
+            continue
+        try:
+            entry.clock = clock_for(device, entry.step)
+        except Exception as error:  # noqa: BLE001 - not everything can be captured
+            entry.failure = f"cannot be timed: {_one_line(error)}"
+    named = {entry.who.name: entry.clock for entry in entries if entry.clock is not None}
+    if BASELINE not in named:
+        return {}
+    clocks = {BASELINE: named.pop(BASELINE)}
+    clocks |= {**named, AGAIN: clocks[BASELINE]}
+    found = interleave(
+        list(clocks.values()), budget_s=seconds, max_rounds=5000, target_interval=0.001
+    )
+    return {name: [s * 1e6 for s in samples] for name, samples in zip(clocks, found, strict=True)}
+
+
+def _told(case: Case, entries: list[_Entry], times: dict[str, list[float]]) -> dict[str, Any]:
+    base = times.get(BASELINE, [])
+    failures = {entry.who.name: entry.failure for entry in entries if entry.failure}
+    return {
+        **described(case),
+        "status": "ok" if base else "failed",
+        "reason": "" if base else failures.get(BASELINE, "nothing was timed"),
+        "contestants": {entry.who.name: _entry_told(entry, times) for entry in entries},
+        # How many times as fast as the baseline: its time over theirs, round by round.
+        "speedup": {
+            name: _interval(ratios(base, samples))
+            for name, samples in times.items()
+            if name != BASELINE
+        },
+        "graphs": {e.who.name: [_graph_told(r) for r in e.reports] for e in entries if e.reports},
+    }
+
+
+def described(case: Case) -> dict[str, str]:
+    """Name, kind, family and dtype of a case."""
+    workload = case.workload
+    return {
+        "name": case.name,
+        "kind": workload.kind,
+        "family": workload.family,
+        "dtype": str(case.dtype).removeprefix("torch."),
+    }
+
+
+def _entry_told(entry: _Entry, times: dict[str, list[float]]) -> dict[str, Any]:
+    samples = times.get(entry.who.name)
+    told: dict[str, Any] = {
+        "failure": entry.failure,
+        "first_step_s": entry.first_s,
+        "error_against_eager": entry.error if entry.error is None else _finite(entry.error),
+        "clock": None if entry.clock is None else entry.clock.name,
+    }
+    if samples:
+        timing = summary(samples)
+        told |= {
+            "median_us": timing.median,
+            "spread": timing.spread,
+            "rounds": timing.count,
+            "interval_us": [_finite(timing.low), _finite(timing.high)],
+        }
+    return told
+
+
+def _interval(values: list[float]) -> dict[str, Any]:
+    found = summary(values)
+    return {"median": found.median, "low": _finite(found.low), "high": _finite(found.high)}
+
+
+def _finite(value: float) -> float | None:
+    """None for what JSON has no word for: an interval of too few rounds, an infinite error."""
+    return value if math.isfinite(value) else None
+
+
+def _graph_told(report: GraphReport) -> dict[str, Any]:
+    chosen, default = report.chosen, report.default
+    return {
+        "kind": report.kind,
+        "nodes": report.nodes,
+        "source": report.source,
+        "model": report.model,
+        "fallback": report.fallback,
+        "seconds": report.seconds,
+        "candidates": len(report.candidates),
+        "measured": sum(c.status == "measured" for c in report.candidates),
+        "default": None if default is None else _candidate_told(default),
+        "chosen": None if chosen is None else _candidate_told(chosen),
+    }
+
+
+def _candidate_told(candidate: Any) -> dict[str, Any]:
+    return {
+        "origin": candidate.origin,
+        "choices": candidate.schedule.describe(),
+        "groups": candidate.groups,
+        "predicted_us": candidate.predicted_us,
+        "measured_us": candidate.measured_us,
+        "error": candidate.error,
+        "reason": candidate.reason,
+    }
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+if __name__ == "__main__":
+    main()
