@@ -168,8 +168,13 @@ class GraphSearch:
                     self._decide()
         except MeasureError as error:
             reason = str(error)
+        except KeyboardInterrupt:
+            self.interrupted = True
         if report.chosen is None:
-            self._take(None, reason or "no other candidate was accepted")
+            # Each was faster in a contest of its own, and a user who interrupts does not wait for
+            # another.
+            accepted = self._accepted() if self.interrupted else []
+            self._take(accepted[0] if accepted else None, reason or "no other one was accepted")
         report.fallback = None if reason is None else f"not measured: {reason}"
         return output
 
