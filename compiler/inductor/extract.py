@@ -19,7 +19,7 @@ from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.plans import node_name
+from fusewise.compiler.inductor.plans import node_name, owners
 from fusewise.schedule.problem import (
     Access,
     AccessKind,
@@ -44,7 +44,7 @@ def extract_problem(
     possible_fusions: Sequence[PossibleFusion] = (),
 ) -> Problem:
     """Describe the graph that ``scheduler`` holds before it fuses ``nodes``."""
-    owner = {op: node_name(node) for node in nodes for op in node.get_operation_names()}
+    owner = owners(nodes)
     buffers = _buffers(scheduler, nodes, owner)
     sizes = {buffer.name: buffer for buffer in buffers}
     return Problem(

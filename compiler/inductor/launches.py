@@ -16,7 +16,7 @@ from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.driver import GraphCompile, Program, StopAtProgram
 from fusewise.compiler.inductor.hooks import Interceptor
-from fusewise.compiler.inductor.plans import apply_plan, members
+from fusewise.compiler.inductor.plans import apply_plan, members, owners
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Schedule
@@ -38,6 +38,7 @@ class Launch:
 class _LaunchRecorder(Interceptor):
     def __init__(self, plan: Plan | None) -> None:
         self._plan = plan
+        self._owner: dict[str, str] = {}
         self._current: tuple[str, ...] = ()
         self.launches: list[Launch] = []
         self.program: Program | None = None
@@ -48,19 +49,21 @@ class _LaunchRecorder(Interceptor):
         nodes: list[_Node],
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
+        self._owner = owners(nodes)
         fused = stock(nodes) if self._plan is None else apply_plan(scheduler, nodes, self._plan)
         self._follow(scheduler, fused)
         return fused
 
     def _follow(self, scheduler: inductor_scheduler.Scheduler, fused: list[_Node]) -> None:
+        owner = self._owner
         enter, extern = scheduler.enter_context, scheduler.codegen_extern_call
 
         def enter_context(node: _Node) -> None:
-            self._current = members(node)
+            self._current = members(node, owner)
             enter(node)
 
         def codegen_extern_call(scheduler_node: Any) -> None:
-            self.launches.append(Launch("extern", "", members(scheduler_node)))
+            self.launches.append(Launch("extern", "", members(scheduler_node, owner)))
             extern(scheduler_node)
 
         scheduler.enter_context = enter_context  # type: ignore[method-assign]

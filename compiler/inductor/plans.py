@@ -5,7 +5,7 @@ This is the one place where a plan becomes fused nodes. Nothing here knows where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -118,7 +118,7 @@ def apply_plan(
         _take(scheduler, step, plan, fused)
     result = sorted(fused, key=lambda node: node.min_order)
     scheduler.prune_redundant_deps(result)
-    _check_groups(result, plan)
+    _check_groups(result, plan, owners(nodes))
     return list(scheduler.topological_sort_schedule(result))
 
 
@@ -145,8 +145,8 @@ def _take(
     scheduler.fuse_two_nodes(node1, node2, fused)
 
 
-def _check_groups(fused: Sequence[_Node], plan: Plan) -> None:
-    built = {frozenset(members(node)) for node in fused}
+def _check_groups(fused: Sequence[_Node], plan: Plan, owner: Mapping[str, str]) -> None:
+    built = {frozenset(members(node, owner)) for node in fused}
     for group in plan.groups:
         if frozenset(group) not in built:
             raise PlanError(
@@ -156,8 +156,14 @@ def _check_groups(fused: Sequence[_Node], plan: Plan) -> None:
             )
 
 
-def members(node: _Node) -> tuple[str, ...]:
-    """Names of the problem nodes inside a fused node, in fused order."""
-    if isinstance(node, inductor_scheduler.FusedSchedulerNode) and not node.is_foreach():
-        return tuple(node_name(leaf) for leaf in node.get_nodes())
-    return (node_name(node),)
+def owners(nodes: Iterable[_Node]) -> dict[str, str]:
+    """For each operation, the problem node that it belongs to; a foreach node has many."""
+    return {op: node_name(node) for node in nodes for op in node.get_operation_names()}
+
+
+def members(node: _Node, owner: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the problem nodes inside a fused node, in fused order.
+
+    ``owner`` is that of the nodes before fusion (:func:`owners`).
+    """
+    return tuple(dict.fromkeys(owner[op] for op in node.get_operation_names()))
