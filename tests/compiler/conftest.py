@@ -34,7 +34,7 @@ from fusewise.compiler.inductor.driver import (
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import Interceptor
 from fusewise.compiler.inductor.legality import InductorLegality
-from fusewise.compiler.inductor.plans import members
+from fusewise.compiler.inductor.plans import members, owners
 from fusewise.compiler.inductor.program import load_program
 from fusewise.costmodel.device import device_profile
 from fusewise.datasets.store import default_store_path
@@ -324,9 +324,13 @@ class Watcher(Applier):
 
     groups: set[frozenset[str]]
 
+    def fuse(self, scheduler: Any, nodes: list[Any], stock: Any) -> list[Any]:
+        self._owner = owners(nodes)
+        return super().fuse(scheduler, nodes, stock)
+
     def module(self, graph: Any, source: str) -> None:
         super().module(graph, source)
-        self.groups = {frozenset(members(node)) for node in graph.scheduler.nodes}
+        self.groups = {frozenset(members(node, self._owner)) for node in graph.scheduler.nodes}
 
 
 def capture(program: UserProgram) -> list[Captured]:
