@@ -65,7 +65,7 @@ def choose_measured(
         The compiled default, and the conditions under which the times were taken.
     """
     default = default_candidate(surveys)
-    output, program = _compile_default(graph, report)
+    output, program = compile_default(graph, report)
     with report.phase("generate"):
         listed = shortlist(
             default, [c for s in surveys for c in s.candidates], 1 + options.top_k * _SPARE
@@ -83,6 +83,7 @@ def choose_measured(
     try:
         with report.phase("measure"):
             result = hold(job, [(default, program), *kept], options.budget_s)
+        settle(report, [default, *(c for c, _ in kept)], result)
     except MeasureError as error:
         report.fallback = f"not measured: {error}"
         report.candidates = [_marked(default, True, "nothing was measured"), *(c for c, _ in kept)]
@@ -90,12 +91,12 @@ def choose_measured(
         report.source = "inductor"
         return output, {}
     report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
-    _settle(report, [default, *(c for c, _ in kept)], result)
     report.candidates += dropped
     return output, result.conditions
 
 
-def _compile_default(graph: GraphCompile, report: GraphReport) -> tuple[Any, Program]:
+def compile_default(graph: GraphCompile, report: GraphReport) -> tuple[Any, Program]:
+    """Compile Inductor's own schedule; the compiled graph and its program."""
     applier = Applier(None)
     start = time.perf_counter()
     output = graph.compile(None, applier)
@@ -107,9 +108,19 @@ def _compile_default(graph: GraphCompile, report: GraphReport) -> tuple[Any, Pro
         return output, graph.generate(Schedule())
 
 
-def _settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphResult) -> None:
-    """Judge the contest and write its outcome into the report."""
+def settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphResult) -> None:
+    """Judge the contest and write its outcome into the report.
+
+    Raises:
+        MeasureError: Inductor's own program could not be run there.
+    """
     programs = result.programs
+    if programs[0].failure:
+        raise MeasureError(
+            f"Inductor's own program failed there: {programs[0].failure}",
+            subject="measuring process",
+            remedy="mode predict chooses without measuring",
+        )
     gate = judge(
         [program.samples for program in programs],
         [program.errors for program in programs],

@@ -39,14 +39,21 @@ class Remembered:
     nodes: int
 
 
-def recall(store: Store, graph_key: str, device_key: str) -> Remembered | None:
-    """The newest decision on a graph, with its candidates; None where there is none.
+#: Modes whose decisions each mode takes over. What was only predicted is no measurement, and a
+#: prediction must not depend on what happens to have been measured.
+_TAKEN_OVER = {"measure": ("measure",), "predict": ("predict",), "replay": ("measure", "predict")}
+
+
+def recall(store: Store, graph_key: str, device_key: str, mode: str) -> Remembered | None:
+    """The newest decision on a graph that holds in ``mode``, with its candidates.
+
+    None where there is none.
 
     Raises:
         StoreError: the store cannot be read.
     """
     store.ingest()
-    outcome = store.outcome(graph_key, device_key)
+    outcome = store.outcome(graph_key, device_key, _TAKEN_OVER[mode])
     if outcome is None:
         return None
     candidates = []
@@ -95,7 +102,8 @@ def remember(
         )
         if candidate.status != "predicted":
             rows.append(_measurement(candidate, report.key, profile, conditions))
-    if report.chosen is not None:
+    # A choice that a failure forced is no decision: the next compile is to try again.
+    if report.chosen is not None and report.fallback is None:
         rows.append(
             DecisionRow(
                 graph_key=report.key,

@@ -14,7 +14,7 @@ import torch.fx
 from torch._functorch import config as functorch_config
 
 from fusewise.compiler.choosing import choose_measured, choose_predicted
-from fusewise.compiler.contest import announce, graph_job, has_collectives, input_names
+from fusewise.compiler.contest import announce, graph_job, input_names
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, compile_whole
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.settings import inductor_settings, known_settings
@@ -25,7 +25,7 @@ from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.options import split_options
 from fusewise.compiler.reports import GraphReport, add_report
-from fusewise.compiler.session import Session, device_of, many_ranks
+from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Predictor, survey_all
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.plan_file import PlannedGraph
@@ -138,7 +138,7 @@ class _Compile:
             report.candidates = [report.chosen]
             return self._compile(report.chosen)
         with report.phase("recall"):
-            remembered = recall(session.store, key.key, predictor.profile.key)
+            remembered = recall(session.store, key.key, predictor.profile.key, session.options.mode)
         if remembered is None:
             return None
         report.source = "store"
@@ -204,7 +204,7 @@ class _Compile:
     def _announce(self, key: GraphKey) -> GraphJob | None:
         """Tell the measuring process of the graph; None, with the reason, where it cannot be."""
         session, report, graph = self._session, self._report, self._graph
-        reason = _unmeasurable(graph, session)
+        reason = unmeasurable(graph, session)
         if reason is None:
             names = input_names(graph.gm)
             backward = report.kind == "backward"
@@ -257,18 +257,3 @@ class _Compile:
             if chosen.origin == "default":
                 return self._graph.compile(None, None)
             return self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))
-
-
-def _unmeasurable(graph: GraphCompile, session: Session) -> str | None:
-    """Why no candidates of a graph are timed; None where they can be."""
-    if session.options.top_k == 0:
-        return "fusewise.top_k is 0"
-    if session.options.budget_s == 0:
-        return "fusewise.budget_s is 0"
-    if many_ranks():
-        return "several ranks have to choose the same"
-    if has_collectives(graph.gm):
-        return "the graph talks to other processes"
-    if graph.kwargs.get("cpp_wrapper"):
-        return "the program is wrapped in C++"
-    return None

@@ -11,6 +11,8 @@ import torch
 import torch.distributed
 import torch.fx
 
+from fusewise.compiler.contest import has_collectives
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.measuring.inputs import Observed
 from fusewise.compiler.options import Options
 from fusewise.compiler.survey import Predictor
@@ -74,6 +76,21 @@ def device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.
             remedy="fusewise handles the CPU and one NVIDIA GPU",
         )
     return gpus[0] if gpus else torch.device("cpu")
+
+
+def unmeasurable(graph: GraphCompile, session: Session) -> str | None:
+    """Why no candidates of a graph are timed; None where they can be."""
+    if session.options.top_k == 0:
+        return "fusewise.top_k is 0"
+    if session.options.budget_s == 0:
+        return "fusewise.budget_s is 0"
+    if many_ranks():
+        return "several ranks have to choose the same"
+    if has_collectives(graph.gm):
+        return "the graph talks to other processes"
+    if graph.kwargs.get("cpp_wrapper"):
+        return "the program is wrapped in C++"
+    return None
 
 
 def many_ranks() -> bool:

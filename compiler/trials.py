@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
-from fusewise.compiler.choosing import _compile_default, _settle
+from fusewise.compiler.choosing import compile_default, settle
 from fusewise.compiler.contest import announce, generate_distinct, graph_job, hold, input_names
 from fusewise.compiler.inductor.choices import CHOICES
 from fusewise.compiler.inductor.driver import GraphCompile, Program
@@ -22,9 +22,8 @@ from fusewise.compiler.inductor.graph_key import graph_key
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import specify
 from fusewise.compiler.memory import recall, remember
-from fusewise.compiler.pipeline import _unmeasurable
 from fusewise.compiler.reports import GraphReport
-from fusewise.compiler.session import Session, device_of
+from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Survey, default_candidate, survey
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.rows import CandidateSummary, DecisionRow
@@ -133,7 +132,7 @@ class GraphSearch:
         self._study = StudyResult((), 0, False)
         self._conditions: dict[str, float] = {}
         #: What an earlier search or compile chose for the graph.
-        self._known = recall(session.store, self.key.key, profile.key)
+        self._known = recall(session.store, self.key.key, profile.key, "measure")
         #: What was timed, by its code, with times brought to the default's in the first contest.
         self._timed: dict[str, Candidate] = {}
         self.default_us: float | None = None
@@ -157,8 +156,8 @@ class GraphSearch:
             self._first = self._survey(())
         report.nodes = len(self._first.problem.nodes)
         self._default = default_candidate([self._first])
-        output, self._program = _compile_default(self._graph, report)
-        reason = _unmeasurable(self._graph, self._session) if tried else "the search was ended"
+        output, self._program = compile_default(self._graph, report)
+        reason = unmeasurable(self._graph, self._session) if tried else "the search was ended"
         try:
             if reason is None:
                 self._announce()
@@ -280,7 +279,7 @@ class GraphSearch:
             announce(self._job)
             raise
         outcome = GraphReport(self._graph.kind, "measure", key=self.key.key)
-        _settle(outcome, [self._default, *(candidate for candidate, _ in pairs)], result)
+        settle(outcome, [self._default, *(candidate for candidate, _ in pairs)], result)
         self._conditions = result.conditions
         own, *others = outcome.candidates
         assert own.measured_us is not None
@@ -337,7 +336,7 @@ class GraphSearch:
             measured_us=self.default_us,
             status="predicted" if self.default_us is None else "measured",
             accepted=best is None,
-            reason=reason,
+            reason=reason if best is None else "",
         )
         others = [c for c in self._timed.values() if best is None or c.schedule != best.schedule]
         report.candidates = [own, *([] if best is None else [best]), *others]

@@ -8,7 +8,7 @@ removes or overwrites a file that it cannot read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,15 +184,28 @@ class Store:
             )
         return cast(DecisionRow, found[0]) if found else None
 
-    def outcome(self, graph_key: str, device_key: str) -> Outcome | None:
-        """The newest decision for the graph on the device, with all that it was made among."""
+    def outcome(
+        self, graph_key: str, device_key: str, modes: Sequence[str] = ("measure", "predict")
+    ) -> Outcome | None:
+        """The newest decision for the graph on the device, with all that it was made among.
+
+        Args:
+            graph_key: the graph.
+            device_key: the device.
+            modes: modes that the decision may come from; an earlier one goes before a later one.
+        """
         with self._reading() as connection:
-            found = TABLES["decisions"].select(
-                connection,
-                'WHERE graph_key = ? AND device_key = ? ORDER BY "at" DESC, schedule_id LIMIT 1',
-                [graph_key, device_key],
-            )
-            if not found:
+            found: list[Row] = []
+            for mode in modes:
+                found = TABLES["decisions"].select(
+                    connection,
+                    "WHERE graph_key = ? AND device_key = ? AND mode = ? "
+                    'ORDER BY "at" DESC, schedule_id LIMIT 1',
+                    [graph_key, device_key, mode],
+                )
+                if found:
+                    break
+            else:
                 return None
             schedules = TABLES["schedules"].select(connection, "WHERE graph_key = ?", [graph_key])
             graphs = TABLES["graphs"].select(connection, "WHERE key = ?", [graph_key])

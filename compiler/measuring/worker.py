@@ -6,6 +6,7 @@ a socket to its parent. A crash in here, however hard, costs the parent one meas
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -46,6 +47,8 @@ from fusewise.search.interleave import interleave
 
 log = logging.getLogger(__name__)
 
+#: Seconds without a request after which the process ends.
+_IDLE_S = 600.0
 #: Values of a forward graph that are kept for its backward, at most.
 _MOST_KEPT_BYTES = 2 << 30
 
@@ -91,10 +94,23 @@ class Worker:
         self._graph = _Prepared(job, inputs, reference, overwritten, seconds)
 
     def measure(self, programs: Sequence[ProgramJob], budget: Budget) -> GraphResult:
-        """Run, check and time the programs of the graph in hand; the first is the default."""
-        graph = self._graph
+        """Run, check and time the programs of the graph in hand; the first is the default.
+
+        The graph is let go of afterwards: the memory is the caller's program's to use.
+        """
+        graph, self._graph = self._graph, None
         if graph is None:
             raise RuntimeError("no graph was prepared")
+        if graph.job.saved_from is not None:
+            self._kept.clear()
+        try:
+            return self._contest(graph, programs, budget)
+        finally:
+            _release(graph.job.device)
+
+    def _contest(
+        self, graph: _Prepared, programs: Sequence[ProgramJob], budget: Budget
+    ) -> GraphResult:
         seconds = dict(graph.seconds)
         start = time.perf_counter()
         results = [ProgramResult(program.id) for program in programs]
@@ -109,7 +125,7 @@ class Worker:
                 self._keep(graph, loaded[0].outputs)
         ready = [i for i, program in enumerate(loaded) if program is not None]
         conditions: dict[str, float] = {}
-        if loaded[0] is not None and len(ready) > 1:
+        if loaded[0] is not None:
             conditions = _conditions(graph.job.device)
             with device_lock(graph.job.device, timeout_s=max(30.0, budget.seconds)):
                 times = interleave(
@@ -227,6 +243,13 @@ def _resolution(value: Any) -> float:
     return 0.0
 
 
+def _release(device: str) -> None:
+    """Give memory that torch caches back to the device."""
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def _synchronize(device: str) -> None:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
@@ -263,9 +286,12 @@ def _conditions(device: str) -> dict[str, float]:
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until the parent closes its end."""
+    """Answer requests until the parent closes its end, or has asked nothing for long.
+
+    An idle process would keep a device context; the parent starts another when it needs one.
+    """
     worker = Worker()
-    while True:
+    while connection.poll(_IDLE_S):
         try:
             name, arguments = pickle.loads(connection.recv_bytes())
         except EOFError:
