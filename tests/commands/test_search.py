@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+
+from fusewise.compiler import reports
+from fusewise.compiler.offline import Standing, search_program
+from fusewise.compiler.trials import Effort, choice_space
+from fusewise.datasets.store import Store
+from fusewise.datasets.target import load_target
+from fusewise.schedule.plan_file import read_plan_file
+
+Invoke = Callable[..., Result]
+Refused = Callable[..., None]
+
+
+def _search(invoke: Invoke, target: str, store: Path, *more: object) -> Result:
+    limits = ("--trials", 2, "--budget", "8s", "--top-k", 1)
+    return invoke("search", target, "--store", store, *limits, *more)
+
+
+def test_search_and_replay(invoke: Invoke, targets: Path, home: Path) -> None:
+    store, plan = home / "searched.duckdb", home / "plan.json"
+    target = f"{targets}:training"
+    result = _search(invoke, target, store, "--out", plan, "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["plan"] == str(plan)
+    assert not told["interrupted"]
+    assert [graph["kind"] for graph in told["graphs"]] == ["forward", "backward"]
+    for graph in told["graphs"]:
+        assert graph["trials"] == 2
+        assert graph["nodes"] > 0
+        assert graph["speedup"] is None or graph["speedup"] > 0
+
+    planned = read_plan_file(plan).graphs
+    assert [graph.schedule.id for graph in planned] == [g["schedule"] for g in told["graphs"]]
+
+    sample = load_target(target)
+    options = {"fusewise.mode": "replay", "fusewise.plan": plan, "fusewise.store": store}
+    reports.clear_reports()
+    torch._dynamo.reset()
+    output = torch.compile(sample.module, backend="fusewise", options=options)(*sample.args)
+    torch.testing.assert_close(output, sample.module(*sample.args))
+    output.sum().backward()
+    assert [report.source for report in reports.reports()] == ["plan file", "plan file"]
+    assert [report.chosen and report.chosen.schedule for report in reports.reports()] == [
+        graph.schedule for graph in planned
+    ]
+
+
+def test_the_store_and_the_study_go_on(invoke: Invoke, targets: Path, home: Path) -> None:
+    store = home / "named.duckdb"
+    target = f"{targets}:inference"
+    first = _search(invoke, target, store, "--name", "one")
+    assert first.exit_code == 0, first.output
+    assert "inference" in first.stdout
+    assert (home / "studies.db").is_file()
+    with Store.open(store, read_only=True) as opened:
+        decided = len(opened.rows("decisions"))
+    # All trials are known, so at most the last contest is held.
+    again = _search(invoke, target, store, "--name", "one", "--json")
+    graph = json.loads(again.stdout)["graphs"][0]
+    assert graph["trials"] == 2
+    assert graph["seconds"]["trials"] < 2
+    with Store.open(store, read_only=True) as opened:
+        assert len(opened.rows("decisions")) >= decided
+        kinds = {row.kind for row in opened.rows("graphs")}  # type: ignore[union-attr]
+    assert kinds == {"inference"}
+
+
+def test_an_interrupt_keeps_what_was_found(targets: Path, home: Path) -> None:
+    told: list[Standing] = []
+
+    def interrupt(standing: Standing) -> None:
+        told.append(standing)
+        raise KeyboardInterrupt
+
+    effort = Effort(store=home / "interrupted.duckdb", trials=3, top_k=1, budget_s=8)
+    found = search_program(load_target(f"{targets}:training"), effort, interrupt)
+    assert found.interrupted
+    assert len(told) == 1
+    assert (told[0].graph, told[0].graphs, told[0].done) == (1, 2, 1)
+    assert [graph.kind for graph in found.plan_file().graphs] == ["forward", "backward"]
+    assert found.graphs[1].trials == 0
+
+
+def test_choices_of_each_device() -> None:
+    cpu, cuda = choice_space("cpu"), choice_space("cuda")
+    assert 1 < cpu.size < cuda.size
+    assert set(cpu.default.values()) == {"inductor"}
+
+
+@pytest.mark.parametrize(
+    ("target", "word"),
+    [
+        ("missing.py:make", "missing.py"),
+        ("no colon", "FILE.py:FACTORY"),
+        ("{file}:other", "other"),
+        ("{file}:nothing", "NoneType"),
+        ("{file}:failing", "not today"),
+    ],
+)
+def test_bad_target(
+    invoke: Invoke, refused: Refused, targets: Path, home: Path, target: str, word: str
+) -> None:
+    result = _search(invoke, target.format(file=targets), home / "bad.duckdb")
+    refused(result, word)
+
+
+def test_bad_store(invoke: Invoke, refused: Refused, targets: Path, tmp_path: Path) -> None:
+    path = tmp_path / "store.duckdb"
+    path.write_bytes(b"something else" * 1000)
+    refused(_search(invoke, f"{targets}:inference", path), str(path))
+
+
+def test_unknown_model(invoke: Invoke, refused: Refused, targets: Path, home: Path) -> None:
+    result = _search(invoke, f"{targets}:inference", home / "m.duckdb", "--model", "nobody")
+    refused(result, "nobody", "roofline")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--budget", "long"), ("--budget", "0"), ("--trials", "0"), ("--top-k", "0")]
+)
+def test_bad_limits(invoke: Invoke, targets: Path, arguments: tuple[str, str]) -> None:
+    result = invoke("search", f"{targets}:inference", *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert arguments[0] in result.stderr
