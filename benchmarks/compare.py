@@ -35,6 +35,8 @@ from fusewise.costmodel.device import device_key, device_profile
 SCHEMA = 1
 #: Compiling all contestants of one workload may take this long.
 _MOST_SECONDS = 900.0
+#: Characters of a reason in the table.
+_WIDTH = 60
 
 
 class _Child:
@@ -145,7 +147,11 @@ def speedups(results: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 def _row(result: dict[str, Any], names: Sequence[str]) -> list[str]:
     if result["status"] != "ok":
-        return [result["name"], f"[red]failed[/]: {result['reason']}", *[""] * (len(names) - 1)]
+        return [
+            result["name"],
+            f"[red]failed[/]: {_shortened(result['reason'])}",
+            *[""] * (len(names) - 1),
+        ]
     cells = [result["name"]]
     for name in names:
         told = result["contestants"].get(name, {})
@@ -153,10 +159,15 @@ def _row(result: dict[str, Any], names: Sequence[str]) -> list[str]:
         if name == BASELINE:
             cells.append(f"{told['median_us']:,.1f} µs ± {told['spread']:.1%}")
         elif speedup is None:
-            cells.append(f"[red]{told.get('failure') or 'not timed'}[/]")
+            cells.append(f"[red]{_shortened(told.get('failure') or 'not timed')}[/]")
         else:
             cells.append(f"{speedup['median']:.3f} {_between(speedup)}")
     return cells
+
+
+def _shortened(text: str) -> str:
+    """A reason as it fits a table; the JSON has it whole."""
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
 def _between(speedup: dict[str, float | None]) -> str:
@@ -252,7 +263,7 @@ def main(
 
 def _tell(result: dict[str, Any], done: int, wanted: int) -> None:
     found = result.get("speedup", {}).get("fusewise")
-    told = f"fusewise {found['median']:.3f}" if found else result["reason"]
+    told = f"fusewise {found['median']:.3f}" if found else result["reason"] or "done"
     click.echo(f"[{done}/{wanted}] {result['name']}: {told}", err=True)
 
 
