@@ -7,7 +7,6 @@ itself alone. Processes may compile side by side; each is timed while all others
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import subprocess
@@ -26,6 +25,7 @@ from contestants import BASELINE, DEFAULT_NAMES, contestant, copy_home
 from one_workload import AGAIN, Order, described
 from rich.console import Console
 from rich.table import Table
+from table import geomean
 from workloads import CASES, Case, matching
 
 import fusewise
@@ -133,11 +133,6 @@ def described_machine(device: torch.device) -> dict[str, Any]:
         "fusewise": fusewise.__version__,
         "python": platform.python_version(),
     }
-
-
-def geomean(values: Sequence[float]) -> float | None:
-    """Geometric mean; None of nothing."""
-    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 
 def speedups(results: Sequence[dict[str, Any]], name: str) -> list[float]:
