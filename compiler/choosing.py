@@ -131,10 +131,9 @@ def settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphRe
         msgspec.structs.replace(
             candidate,
             error=max(program.errors, default=None),
-            accepted=i == gate.chosen,
             **({"status": "failed", "reason": program.failure} if program.failure else {}),
         )
-        for i, (candidate, program) in enumerate(zip(marked, programs, strict=True))
+        for candidate, program in zip(marked, programs, strict=True)
     ]
     report.chosen = report.candidates[gate.chosen]
     report.source = "measured"

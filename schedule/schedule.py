@@ -68,5 +68,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     #: Error against the high-precision reference, relative (L2), worst output.
     error: float | None = None
     status: CandidateStatus = "predicted"
+    #: Whether it may take the place of the default; the fastest that may is chosen.
     accepted: bool = False
     reason: str = ""
+
+    @property
+    def schedule_id(self) -> str:
+        """Id of its schedule."""
+        return self.schedule.id
