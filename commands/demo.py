@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from fusewise.datasets.corpus import Corpus, GraphSample
     from fusewise.datasets.store import Store
 
-_COLLECT_S = 150.0
+#: Seconds of collecting, and once more where that gave too few kernels.
+_COLLECT_S = (150.0, 60.0)
 #: Random plans a graph: one more graph tells the model more than one more plan of the same.
 _PLANS = 2
 _SEED = 0
 #: Fewer kernels make no model, a part of them being held out to judge it by.
-_LEAST_KERNELS = 120
+_LEAST_KERNELS = 90
 #: Families of generated programs that have kernels like those of the two programs.
 _FAMILIES = (
     "layer_norm",
@@ -134,18 +135,15 @@ def _train(store: Store, profile: DeviceProfile) -> Path:
     from fusewise.training.fit import train
 
     collector, samples = Collector(store, plans=_PLANS, seed=_SEED), _samples()
-    # On a slow machine once more.
-    for _ in range(2):
-        click.echo(f"collecting kernel timings for {_COLLECT_S:.0f} s")
+    for seconds in _COLLECT_S:
+        click.echo(f"collecting kernel timings for {seconds:.0f} s")
         with progress_bar(as_json=False) as bar:
-            task = bar.add_task("starting", total=_COLLECT_S, note="")
+            task = bar.add_task("starting", total=seconds, note="")
 
             def show(name: str, tally: Tally, bar: Progress = bar, task: TaskID = task) -> None:
                 bar.update(task, description=name, note=tally.told(), completed=tally.seconds)
 
-            tally = gather(
-                collector, samples, torch.device("cpu"), seconds=_COLLECT_S, on_sample=show
-            )
+            tally = gather(collector, samples, torch.device("cpu"), seconds=seconds, on_sample=show)
         if tally.ended == "interrupt":
             raise click.Abort
         click.echo(f"collected: {tally.told()} in {tally.seconds:.0f} s")

@@ -53,7 +53,7 @@ Ctrl-C ends the search and keeps the best so far; with --name the next search go
     default="10m",
     show_default=True,
     metavar="DURATION",
-    help="Time for all graphs.",
+    help="Time for all graphs; what is under way then is finished.",
 )
 @click.option(
     "--top-k",
