@@ -63,7 +63,8 @@ def main() -> None:
     """Do what the order in the first argument says."""
     order = msgspec.json.decode(sys.argv[1], type=Order)
     case = next(case for case in CASES if case.name == order.case)
-    device = torch.device(order.device)
+    # torch wants an index where it is told the device to be current.
+    device = torch.device("cuda", 0) if order.device == "cuda" else torch.device(order.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with tempfile.TemporaryDirectory(prefix="fusewise-benchmark-") as scratch:
