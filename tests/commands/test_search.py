@@ -33,8 +33,10 @@ def test_search_and_replay(invoke: Invoke, targets: Path, home: Path) -> None:
     assert told["plan"] == str(plan)
     assert not told["interrupted"]
     assert [graph["kind"] for graph in told["graphs"]] == ["forward", "backward"]
+    # How many trials there is time for depends on the machine.
+    assert told["graphs"][0]["trials"] >= 1
     for graph in told["graphs"]:
-        assert graph["trials"] == 2
+        assert graph["trials"] <= 2
         assert graph["nodes"] > 0
         assert graph["speedup"] is None or graph["speedup"] > 0
 
@@ -57,21 +59,32 @@ def test_search_and_replay(invoke: Invoke, targets: Path, home: Path) -> None:
 def test_the_store_and_the_study_go_on(invoke: Invoke, targets: Path, home: Path) -> None:
     store = home / "named.duckdb"
     target = f"{targets}:inference"
-    first = _search(invoke, target, store, "--name", "one")
+    first = _search(invoke, target, store, "--name", "one", "--json")
     assert first.exit_code == 0, first.output
-    assert "inference" in first.stdout
+    done = json.loads(first.stdout)["graphs"][0]["trials"]
+    assert done >= 1
     assert (home / "studies.db").is_file()
     with Store.open(store, read_only=True) as opened:
         decided = len(opened.rows("decisions"))
     # All trials are known, so at most the last contest is held.
-    again = _search(invoke, target, store, "--name", "one", "--json")
+    again = _search(invoke, target, store, "--name", "one", "--trials", done, "--json")
     graph = json.loads(again.stdout)["graphs"][0]
-    assert graph["trials"] == 2
+    assert graph["trials"] == done
     assert graph["seconds"]["trials"] < 2
     with Store.open(store, read_only=True) as opened:
         assert len(opened.rows("decisions")) >= decided
         kinds = {row.kind for row in opened.rows("graphs")}  # type: ignore[union-attr]
     assert kinds == {"inference"}
+
+
+def test_the_table_names_each_graph(invoke: Invoke, targets: Path, home: Path) -> None:
+    store = home / "shown.duckdb"
+    result = invoke(
+        "search", f"{targets}:inference", "--store", store, "--trials", 1, "--budget", 1
+    )
+    assert result.exit_code == 0, result.output
+    assert "inference" in result.stdout
+    assert str(store) in result.stdout
 
 
 def test_an_interrupt_keeps_what_was_found(targets: Path, home: Path) -> None:
