@@ -55,7 +55,8 @@ def _pooled_loss(x: Tensor, graph: Tensor, weight: Tensor, target: Tensor) -> Te
     """Pooling of nodes into graphs, and a regression on the sums."""
     hidden = functional.silu(x @ weight).float()
     pooled = torch.zeros(target.shape[0], x.shape[1], device=x.device).index_add(0, graph, hidden)
-    return functional.mse_loss(functional.layer_norm(pooled, pooled.shape[1:]).mean(1), target)
+    normalised = functional.layer_norm(pooled, pooled.shape[1:])
+    return functional.mse_loss(functional.silu(normalised).mean(1), target)
 
 
 def _pooling(device: torch.device, dtype: torch.dtype) -> Program:

@@ -17,6 +17,9 @@ class _Dlrm(nn.Module):
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(_TABLES))
+        for table in self.tables:
+            # Of the default's size, sums of products would drive every probability to 0 or 1.
+            nn.init.normal_(table.weight, std=0.1)
         self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, width), nn.ReLU())
         pairs = (_TABLES + 1) * _TABLES // 2
         self.top = nn.Sequential(nn.Linear(pairs + width, 128), nn.ReLU(), nn.Linear(128, 1))

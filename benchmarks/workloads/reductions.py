@@ -19,7 +19,7 @@ def _chain(x: Tensor, weights: list[Tensor]) -> Tensor:
             scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
             y = scaled.to(x.dtype) * weight
         else:
-            y = x / (x.float().abs().amax(-1, keepdim=True) + 1e-3).to(x.dtype) * weight
+            y = x / (x.float().abs().mean(-1, keepdim=True) + 1e-3).to(x.dtype) * weight
         x = functional.silu(y) + 0.5 * x
     return x
 
