@@ -5,6 +5,7 @@ Builds and describes; compiling, running and timing are the business of whoever 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -41,6 +42,19 @@ class Program:
         if isinstance(self.function, nn.Module):
             yield from self.function.buffers()
         yield from (v for v in pytree.tree_leaves(self.args) if isinstance(v, Tensor))
+
+    def widened(self) -> Program:
+        """The program with the same values in fp32, wherever they are narrower."""
+        function = self.function
+        if isinstance(function, nn.Module):
+            function = copy.deepcopy(function).float()
+        return Program(function, pytree.tree_map_only(Tensor, _wide, self.args), self.backward)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    if tensor.dtype is not BF16:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return tensor.detach().float().requires_grad_(tensor.requires_grad)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from workloads.program import Program, Workload, by_device, normal
+from workloads.program import FP32, Program, Workload, by_device, normal
 
 
 def _quantised(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
@@ -70,5 +70,5 @@ def _aware(device: torch.device, dtype: torch.dtype) -> Program:
 WORKLOADS = (
     Workload("dequantised_linear", "inference", "quantised", _dequantised),
     Workload("per_token_linear", "inference", "quantised", _dynamic),
-    Workload("fake_quantised_step", "training", "quantised", _aware),
+    Workload("fake_quantised_step", "training", "quantised", _aware, (FP32,)),
 )

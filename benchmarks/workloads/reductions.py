@@ -31,8 +31,8 @@ def _normalisations(device: torch.device, dtype: torch.dtype) -> Program:
     return Program(_chain, (x, weights))
 
 
-def _chain_loss(x: Tensor, weights: list[Tensor]) -> Tensor:
-    return _chain(x, weights).float().square().mean()
+def _chain_loss(x: Tensor, weights: list[Tensor], target: Tensor) -> Tensor:
+    return functional.mse_loss(_chain(x, weights).float(), target)
 
 
 def _normalisations_step(device: torch.device, dtype: torch.dtype) -> Program:
@@ -42,7 +42,8 @@ def _normalisations_step(device: torch.device, dtype: torch.dtype) -> Program:
         (1 + normal(width, device=device, dtype=dtype, scale=0.1)).requires_grad_()
         for _ in range(6)
     ]
-    return Program(_chain_loss, (x, weights), backward=True)
+    target = normal(n, width, device=device, dtype=FP32)
+    return Program(_chain_loss, (x, weights, target), backward=True)
 
 
 def _many_softmaxes(x: Tensor, bias: Tensor, gumbel: Tensor) -> tuple[Tensor, ...]:
