@@ -68,6 +68,7 @@ def test_names_of_values_are_those_of_the_graph(live: Any, name: str) -> None:
 def test_code_that_differs_in_comments_is_the_same_code(live: Any) -> None:
     (graph,) = live.captured("layer_norm")
     source = graph.stock.source
-    noted = type(graph.stock)(f"# another note\n{source}", {}, {})
+    head, rest = source.split("\n", 1)
+    noted = type(graph.stock)(f"{head}\n# a note\n  # and another\n{rest}", {}, {})
     other = type(graph.stock)(source.replace("1e-05", "1e-04"), {}, {})
     assert noted.code_hash == graph.stock.code_hash != other.code_hash

@@ -77,8 +77,9 @@ def test_candidates_are_checked_and_timed_in_one_run(live: Any, device: str) -> 
         "calls" if device == "cpu" else "cuda graph",
     )
     assert result.resolutions == [torch.finfo(torch.float32).eps]
-    rounds = {len(program.samples) for program in result.programs}
-    assert len(rounds) == 1 and rounds.pop() >= QUICK.min_rounds
+    default, other = result.programs
+    # One that is clearly slower drops out early.
+    assert len(default.samples) >= len(other.samples) > 0
     for program in result.programs:
         assert program.failure == "" and 0 < program.errors[0] < 1e-6
         assert min(program.samples) > 0
@@ -166,7 +167,7 @@ def test_overwritten_indices_are_put_back_before_every_call(live: Any) -> None:
     jobs = [program_job("default", graph.stock), program_job("alone", alone(graph))]
     for program in worker.measure(jobs, QUICK).programs:
         assert program.failure == "" and program.errors == [0.0, 0.0]
-        assert len(program.samples) >= QUICK.min_rounds
+        assert program.samples
 
 
 def test_backward_runs_on_what_the_forward_saved(live: Any, device: str) -> None:

@@ -70,7 +70,7 @@ def test_measuring_fills_the_report_and_the_store(
     default, other = (c for c in report.candidates if c.status == "measured")
     assert default.origin == "default" and other.origin != "default"
     for candidate in (default, other):
-        assert candidate.predicted_us and candidate.measured_us and candidate.rounds >= 12
+        assert candidate.predicted_us and candidate.measured_us and candidate.rounds > 0
         assert candidate.error is not None and candidate.error < 1e-5
         assert candidate.reason and candidate.groups >= 1
     assert {"prepare", "recall", "search", "generate", "measure"} <= set(report.seconds)

@@ -84,12 +84,6 @@ def test_random_plans_give_their_groups(graph: Any, seed: int) -> None:
     assert groups == {frozenset(group) for group in plan.groups}
 
 
-def test_unfused_plan_is_legal_everywhere(graph: Any) -> None:
-    problem = graph.surveyed.problem
-    _, groups = graph.groups(unfused([node.name for node in problem.nodes]))
-    assert groups == {frozenset((node.name,)) for node in problem.nodes}
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "dtype"),
     [
