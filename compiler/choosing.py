@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,39 +14,57 @@ from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
 from fusewise.compiler.measuring.job import GraphJob, GraphResult
 from fusewise.compiler.options import Options
 from fusewise.compiler.reports import GraphReport
-from fusewise.compiler.survey import Survey, default_candidate
+from fusewise.compiler.survey import Kernel, Predictor, Survey, default_candidate
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate, Schedule
 from fusewise.search.gate import judge
 from fusewise.search.shortlist import shortlist
 
-#: Predicted gain below which a prediction is no reason to leave Inductor's own schedule: about
-#: the error of a sum of learned predictions whose groups are mostly the same in both plans.
-_PREDICTED_MARGIN = 0.03
+#: Candidates that a prediction chooses among, Inductor's own included.
+_PREDICTED = 8
 #: Shortlisted for each that is to be measured: half of all decisions give code seen before.
 _SPARE = 3
 
 
-def choose_predicted(report: GraphReport, surveys: Sequence[Survey], *, learned: bool) -> None:
-    """Take the candidate of least predicted time if it beats the default clearly.
+def choose_predicted(report: GraphReport, surveys: Sequence[Survey], predictor: Predictor) -> None:
+    """Take the candidate of which it is surest that it beats the default.
 
-    Without a ``learned`` model of the device no prediction is a reason to leave Inductor's own
-    schedule: the roofline ranks plans of one graph hardly better than chance.
+    Nothing is measured here, so a prediction has to carry the promise never to be slower: the
+    kernels that only the candidate has must take less time at the upper ends of their intervals
+    than those that only the default has at the lower ends. A model that knows little of the
+    device has wide intervals, and the roofline the widest.
     """
-    default = default_candidate(surveys)
-    listed = shortlist(default, [c for s in surveys for c in s.candidates], 4)
-    best = min(listed, key=_predicted)
-    if not learned or _predicted(best) > _predicted(default) * (1 - _PREDICTED_MARGIN):
-        best = default
-    report.candidates = [
-        _marked(c, c is best, "least predicted time" if c is best else "") for c in listed
-    ]
+    first, default = surveys[0], default_candidate(surveys)
+    listed = shortlist(default, [c for s in surveys for c in s.candidates], _PREDICTED)
+    of_default = first.kernels(default, predictor)
+    margin: dict[str, float] = {}
+    for survey in surveys:
+        for candidate in survey.candidates:
+            kernels = survey.kernels(candidate, predictor)
+            margin[candidate.schedule.id] = sure_gain(of_default, kernels)
+    best = max(listed, key=lambda c: 0.0 if c is default else margin[c.schedule.id])
+    report.candidates = [_ruled(c, c is best, c is default, margin) for c in listed]
     report.chosen = next(c for c in report.candidates if c.accepted)
     report.source = "predicted"
 
 
-def _predicted(candidate: Candidate) -> float:
-    return candidate.predicted_us if candidate.predicted_us is not None else float("inf")
+def _ruled(
+    candidate: Candidate, chosen: bool, is_default: bool, margin: Mapping[str, float]
+) -> Candidate:
+    sure = margin[candidate.schedule.id]
+    reason = f"surely {sure:.1f} us less than the default" if sure > 0 else "no sure gain"
+    return _marked(candidate, chosen, "the compiler's own schedule" if is_default else reason)
+
+
+def sure_gain(default: Counter[Kernel], candidate: Counter[Kernel]) -> float:
+    """Microseconds that a candidate saves at the least, by the 90 % intervals of its kernels.
+
+    Kernels that both have cancel out; negative where a gain is not sure.
+    """
+    only_default, only_candidate = default - candidate, candidate - default
+    return sum(kernel.low_us * n for kernel, n in only_default.items()) - sum(
+        kernel.high_us * n for kernel, n in only_candidate.items()
+    )
 
 
 def _marked(candidate: Candidate, accepted: bool, reason: str) -> Candidate:

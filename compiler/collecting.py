@@ -17,7 +17,7 @@ import torch
 import torch.fx
 from torch._functorch import config as functorch_config
 
-from fusewise.compiler.contest import announce, graph_job, has_collectives, input_names
+from fusewise.compiler.contest import announce, graph_job, has_collectives
 from fusewise.compiler.inductor.choices import schedule_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, compile_whole
 from fusewise.compiler.inductor.extract import extract_problem
@@ -25,7 +25,7 @@ from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.launches import Launch, generate_with_launches
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.measuring.client import measuring_process
-from fusewise.compiler.measuring.inputs import Observed, observe, specify
+from fusewise.compiler.measuring.inputs import Observed, observe
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
 from fusewise.compiler.memory import device_row
@@ -119,20 +119,12 @@ class Collector:
         result: Collected,
     ) -> None:
         """Time the kernels of one graph's schedules and write them down."""
-        names = input_names(graph.gm)
-        backward = graph.kind == "backward"
         job = graph_job(
             graph,
             key=target.key.key,
-            inputs=specify(
-                graph.example_inputs,
-                names,
-                observed,
-                saved=frozenset(names) if backward else frozenset(),
-            ),
             device=str(device_of(graph.gm, graph.example_inputs)),
-            saved_from=forward_key if backward else None,
-            keep_values=graph.kind == "forward",
+            observed=observed,
+            forward_key=forward_key,
             with_reference=False,
         )
         announce(job)

@@ -15,7 +15,7 @@ import torch.fx
 
 from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.measuring.client import measuring_process
-from fusewise.compiler.measuring.inputs import Input
+from fusewise.compiler.measuring.inputs import Observed, specify
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.schedule import Candidate
@@ -28,27 +28,42 @@ def graph_job(
     graph: GraphCompile,
     *,
     key: str,
-    inputs: tuple[Input, ...],
     device: str,
-    saved_from: str | None,
-    keep_values: bool,
+    observed: Sequence[Observed | None],
+    forward_key: str | None,
     with_reference: bool = True,
 ) -> GraphJob:
     """What the measuring process needs to know of a graph.
 
-    ``with_reference``: whether outputs will be judged, or only times taken.
+    Args:
+        graph: the graph.
+        key: by which its values are found again if a backward graph needs them.
+        device: that it runs on.
+        observed: the caller's inputs; a backward graph has none of them.
+        forward_key: key of the forward graph that a backward one belongs to, if it was measured.
+        with_reference: whether outputs will be judged, or only times taken.
+
+    Raises:
+        MeasureError: an input that cannot be made in another process; names it.
     """
+    names = input_names(graph.gm)
+    backward = graph.kind == "backward"
     return GraphJob(
         graph_id=key,
         graph=_serialised(graph.gm) if with_reference else None,
-        inputs=inputs,
-        input_names=input_names(graph.gm),
+        inputs=specify(
+            graph.example_inputs,
+            names,
+            () if backward else observed,
+            saved=frozenset(names) if backward else frozenset(),
+        ),
+        input_names=names,
         output_names=output_names(graph.gm),
         device=device,
         threads=torch.get_num_threads(),
         random=draws_random_numbers(graph.gm),
-        saved_from=saved_from,
-        keep_values=keep_values,
+        saved_from=forward_key if backward else None,
+        keep_values=graph.kind == "forward",
     )
 
 
@@ -161,7 +176,7 @@ def hold(
         )
     # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
     timeout_s = 60.0 + 4 * budget_s
-    timing = Budget(seconds=min(max(budget_s / 4, 1.0), 20.0))
+    timing = Budget(seconds=min(max(budget_s / 6, 1.0), 20.0))
     return measuring_process(job.device).measure(jobs, timing, timeout_s)
 
 

@@ -14,12 +14,12 @@ import torch.fx
 from torch._functorch import config as functorch_config
 
 from fusewise.compiler.choosing import choose_measured, choose_predicted
-from fusewise.compiler.contest import announce, graph_job, input_names
+from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, compile_whole
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.settings import inductor_settings, known_settings
 from fusewise.compiler.measuring.client import measuring_process
-from fusewise.compiler.measuring.inputs import observe, specify
+from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.notices import warn_once
@@ -186,7 +186,7 @@ class _Compile:
         conditions: dict[str, float] = {}
         output = None
         if job is None:
-            choose_predicted(report, surveys, learned=predictor.learned)
+            choose_predicted(report, surveys, predictor)
         else:
             output, conditions = choose_measured(report, surveys, graph, job, session.options)
         output = self._compile_chosen(output)
@@ -206,21 +206,13 @@ class _Compile:
         session, report, graph = self._session, self._report, self._graph
         reason = unmeasurable(graph, session)
         if reason is None:
-            names = input_names(graph.gm)
-            backward = report.kind == "backward"
             try:
                 job = graph_job(
                     graph,
                     key=key.key,
-                    inputs=specify(
-                        graph.example_inputs,
-                        names,
-                        () if backward else session.observed,
-                        saved=frozenset(names) if backward else frozenset(),
-                    ),
                     device=report.device,
-                    saved_from=session.forward_key if backward else None,
-                    keep_values=report.kind == "forward",
+                    observed=session.observed,
+                    forward_key=session.forward_key,
                 )
                 announce(job)
             except MeasureError as error:

@@ -6,6 +6,7 @@ Predicts only. What comes out is candidates with predicted times; nothing is com
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,8 @@ from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
-from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import Problem
+from fusewise.schedule.problem import Problem, group_signature
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
 from fusewise.search.beam import Budget, beam_search
 from fusewise.search.result import SearchResult
@@ -38,14 +38,18 @@ class Predictor:
     #: Microseconds of extern kernels by node signature.
     extern_us: Mapping[str, float]
 
-    @property
-    def learned(self) -> bool:
-        """Whether the model has seen kernels of a device, or is the roofline alone."""
-        return not isinstance(self.model, Roofline)
-
     def plans(self, problem: Problem) -> PlanCost:
         """Costs of the plans of one problem."""
         return PlanCost(problem, self.profile, self.model, self.extern_us)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that is the same wherever its signature is, with the interval of its time."""
+
+    signature: str
+    low_us: float
+    high_us: float
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,15 @@ class Survey:
     result: SearchResult
     #: Best predicted first; Inductor's own plan under these choices among them.
     candidates: tuple[Candidate, ...]
+
+    def kernels(self, candidate: Candidate, predictor: Predictor) -> Counter[Kernel]:
+        """The kernels of one of the candidates, with how often each occurs."""
+        plan = candidate.schedule.plan
+        assert plan is not None
+        return Counter(
+            Kernel(group_signature(self.problem, group.names), group.low_us, group.high_us)
+            for group in predictor.plans(self.problem).breakdown(plan)
+        )
 
 
 class _Costs:

@@ -15,12 +15,11 @@ import msgspec
 import torch
 
 from fusewise.compiler.choosing import compile_default, settle
-from fusewise.compiler.contest import announce, generate_distinct, graph_job, hold, input_names
+from fusewise.compiler.contest import announce, generate_distinct, graph_job, hold
 from fusewise.compiler.inductor.choices import CHOICES
 from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.inductor.graph_key import graph_key
 from fusewise.compiler.measuring.client import measuring_process
-from fusewise.compiler.measuring.inputs import specify
 from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.session import Session, device_of, unmeasurable
@@ -200,20 +199,12 @@ class GraphSearch:
 
     def _announce(self) -> None:
         graph, session = self._graph, self._session
-        names = input_names(graph.gm)
-        backward = graph.kind == "backward"
         self._job = graph_job(
             graph,
             key=self.key.key,
-            inputs=specify(
-                graph.example_inputs,
-                names,
-                () if backward else session.observed,
-                saved=frozenset(names) if backward else frozenset(),
-            ),
             device=self._report.device,
-            saved_from=session.forward_key if backward else None,
-            keep_values=graph.kind == "forward",
+            observed=session.observed,
+            forward_key=session.forward_key,
         )
         announce(self._job)
         if graph.kind == "forward":

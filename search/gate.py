@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -23,6 +24,9 @@ from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate
 from fusewise.search.interleave import ratios
 from fusewise.search.samples import Summary, summary
+
+#: By how much, relative, a candidate has to be faster.
+MARGIN: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def judge(
     errors: Sequence[Sequence[float]],
     *,
     resolutions: Sequence[float],
-    margin: float = 0.01,
+    margin: float = MARGIN,
     confidence: float = 0.95,
 ) -> GateResult:
     """Judge candidates against the default, which is entry 0.

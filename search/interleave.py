@@ -20,6 +20,8 @@ from fusewise.search.samples import summary
 _DROP_ROUNDS: Final = 5
 #: ...and its median ratio to the first is above this.
 _DROP_RATIO: Final = 1.3
+#: Confidence at which a run is on one side of the threshold.
+_DECIDED: Final = 0.99
 
 
 def interleave(
@@ -29,6 +31,7 @@ def interleave(
     min_rounds: int = 12,
     max_rounds: int = 200,
     target_interval: float = 0.005,
+    threshold: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[list[float]]:
     """Time all ``runs`` in rounds and give the times of each.
@@ -42,6 +45,8 @@ def interleave(
         max_rounds: rounds at most.
         target_interval: ends when for every run that is left half the 95 % interval of its ratio
             to the first (of its time, where it is the only one) is at most this, relative.
+        threshold: ratio to the first that decides over a run; one whose 99 % interval lies wholly
+            on one side of it needs no further rounds either.
         clock: seconds; for tests.
 
     Returns:
@@ -69,10 +74,18 @@ def interleave(
         if done >= max_rounds or now + (now - round_began) - began > budget_s:
             break
         if done >= min_rounds and all(
-            half_width(times, i) <= target_interval for i in (left[1:] or left)
+            half_width(times, i) <= target_interval or _decided(times, i, threshold)
+            for i in (left[1:] or left)
         ):
             break
     return times
+
+
+def _decided(times: Sequence[Sequence[float]], i: int, threshold: float | None) -> bool:
+    if threshold is None or i == 0:
+        return False
+    ratio = summary(ratios(times[i], times[0]), confidence=_DECIDED)
+    return ratio.low > threshold or ratio.high < threshold
 
 
 def half_width(times: Sequence[Sequence[float]], i: int) -> float:

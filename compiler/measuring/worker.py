@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ from fusewise.compiler.measuring.runs import (
     overwritten_inputs,
     private_inputs,
 )
+from fusewise.search.gate import MARGIN
 from fusewise.search.interleave import interleave
 
 log = logging.getLogger(__name__)
@@ -134,6 +136,7 @@ class Worker:
                     min_rounds=budget.min_rounds,
                     max_rounds=budget.max_rounds,
                     target_interval=budget.target_interval,
+                    threshold=1 - MARGIN,
                 )
             for i, samples in zip(ready, times, strict=True):
                 results[i].samples = [s * 1e6 for s in samples]
@@ -308,6 +311,8 @@ def serve(connection: Connection) -> None:
 
 def main() -> None:
     """Entry of the process: ``python -m fusewise.compiler.measuring.worker FD``."""
+    # An interrupt from the terminal is meant for the parent, which ends this process if it ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(Connection(int(sys.argv[1])))
 
 
