@@ -14,7 +14,6 @@ from fusewise.compiler.contest import (
     announce,
     draws_random_numbers,
     graph_job,
-    hold,
     input_names,
     output_names,
 )
@@ -26,7 +25,7 @@ from fusewise.compiler.measuring.runs import CpuRun, private_inputs
 from fusewise.compiler.measuring.worker import Worker
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.plan import unfused
-from fusewise.schedule.schedule import Candidate, Schedule
+from fusewise.schedule.schedule import Schedule
 from fusewise.search.gate import judge
 
 QUICK = Budget(seconds=0.2, min_rounds=12, max_rounds=30)
@@ -259,10 +258,10 @@ def test_process_that_died_is_told_and_replaced(live: Any) -> None:
     (graph,) = live.captured("layer_norm")
     first = measuring_process("cpu")
     assert measuring_process("cpu") is first
-    announce(job_of(graph, "cpu"))
+    first.prepare(job_of(graph, "cpu"))
     os.kill(first._process.pid, signal.SIGKILL)
-    candidate = Candidate(schedule=Schedule(), origin="default", groups=1)
+    first._process.wait()
     with pytest.raises(MeasureError, match="exit status -9"):
-        hold(job_of(graph, "cpu"), [(candidate, graph.stock)], 1.0)
+        first.measure([program_job("default", graph.stock)], QUICK, 60)
     second = measuring_process("cpu")
     assert second is not first and second.alive
