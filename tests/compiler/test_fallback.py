@@ -211,17 +211,18 @@ def test_store_in_a_folder_that_cannot_be_written(
     check(compiled, {"fusewise.store": tmp_path / "file" / "store.duckdb"}, str(tmp_path / "file"))
 
 
-@pytest.mark.parametrize("path", ["~nobody-of-that-name/store", "a\0b"], ids=["home", "null"])
-def test_store_that_is_no_path(compiled: Compile, path: str) -> None:
-    _, (warning,) = compiled({"fusewise.store": path})
-    assert "store" in warning
+def test_store_without_a_home(compiled: Compile) -> None:
+    _, (warning,) = compiled({"fusewise.store": "~nobody-of-that-name/store.duckdb"})
+    assert "fusewise.store" in warning
 
 
-def test_home_that_is_no_path(monkeypatch: pytest.MonkeyPatch, live: Any) -> None:
+def test_folder_of_the_store_without_a_home(monkeypatch: pytest.MonkeyPatch, live: Any) -> None:
     monkeypatch.setenv("FUSEWISE_HOME", "~nobody-of-that-name/home")
     x = torch.randn(3)
-    with pytest.warns(FusewiseWarning, match="FUSEWISE_HOME|nobody-of-that-name|home directory"):
-        live.difference([torch.compile(torch.sin, backend="fusewise")(x)], [x.sin()])
+    with pytest.warns(FusewiseWarning, match="FUSEWISE_HOME"):
+        live.difference(
+            [torch.compile(lambda x: x.sin() + 1, backend="fusewise")(x)], [x.sin() + 1]
+        )
 
 
 def test_model_that_nobody_has(compiled: Compile) -> None:
