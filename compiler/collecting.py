@@ -27,7 +27,7 @@ from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import Observed, observe
 from fusewise.compiler.measuring.job import ProgramJob
-from fusewise.compiler.measuring.kernels import CallTimes, Effort
+from fusewise.compiler.measuring.kernels import CallTimes, Effort, undisturbed
 from fusewise.compiler.memory import device_row
 from fusewise.compiler.session import device_of
 from fusewise.costmodel.device import DeviceProfile, device_key, device_profile
@@ -228,7 +228,7 @@ class Collector:
                         features=featurizer.group(launch.nodes).tolist(),
                     )
                 )
-            timing = summary(times.samples)
+            timing = summary(undisturbed(times.samples))
             rows.append(
                 MeasurementRow(
                     subject=launch.kind,
@@ -240,7 +240,7 @@ class Collector:
                     spread=timing.spread,
                     rounds=len(times.samples),
                     interval=_interval(timing),
-                    clock={"cache": "warm"},
+                    clock={"cache": "warm", "samples": "faster half"},
                     torch_version=str(torch.__version__),
                 )
             )

@@ -26,6 +26,15 @@ _MOST_REPEATS = 200
 _MOST_COPIED_BYTES = 1 << 28
 
 
+def undisturbed(samples: Sequence[float]) -> list[float]:
+    """The faster half of the samples.
+
+    Whatever else runs on the machine only ever adds time, and to threads that wait for each other
+    it adds fifty times what it takes. On a quiet machine both halves are alike.
+    """
+    return sorted(samples)[: (len(samples) + 1) // 2]
+
+
 @dataclass
 class CallTimes:
     """Times of one call in a program."""
@@ -41,8 +50,8 @@ class Effort:
     """How well to time each kernel."""
 
     #: Seconds a kernel, at most.
-    seconds: float = 0.05
-    min_samples: int = 5
+    seconds: float = 0.1
+    min_samples: int = 9
     max_samples: int = 40
     #: Spread of the median, relative, below which more samples are no use.
     target_interval: float = 0.03
@@ -100,12 +109,11 @@ class KernelTimer:
         return call()
 
     def _settled(self, samples: Sequence[float]) -> bool:
-        """Whether the middle half of the samples, over √n, is within the target."""
-        ordered = sorted(samples)
+        """Whether the middle half of the undisturbed samples, over √n, is within the target."""
+        ordered = undisturbed(samples)
         n = len(ordered)
-        middle = ordered[n // 2]
         width = (ordered[(3 * n) // 4] - ordered[n // 4]) / math.sqrt(n)
-        return width <= self._effort.target_interval * middle
+        return width <= self._effort.target_interval * ordered[n // 2]
 
     def _cpu_sampler(self, call: Callable[[], Any]) -> Callable[[], float]:
         def timed(repeats: int) -> float:
