@@ -19,7 +19,7 @@ from fusewise.compiler.contest import (
 )
 from fusewise.compiler.inductor.program import load_program
 from fusewise.compiler.measuring.client import MeasuringProcess, measuring_process
-from fusewise.compiler.measuring.inputs import observe, specify
+from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob
 from fusewise.compiler.measuring.runs import CpuRun, private_inputs
 from fusewise.compiler.measuring.worker import Worker
@@ -31,18 +31,11 @@ from fusewise.search.gate import judge
 QUICK = Budget(seconds=0.2, min_rounds=12, max_rounds=30)
 
 
-def job_of(graph: Any, device: str, *, saved_from: str | None = None) -> GraphJob:
+def job_of(graph: Any, device: str, *, forward_key: str | None = None) -> GraphJob:
     """What the pipeline would send of a graph."""
-    names = input_names(graph.compile.gm)
-    saved = frozenset(names) if saved_from else frozenset()
-    seen = () if saved_from else observe(graph.inputs)
+    seen = observe(graph.inputs)
     return graph_job(
-        graph.compile,
-        key=graph.kind,
-        inputs=specify(graph.inputs, names, seen, saved=saved),
-        device=device,
-        saved_from=saved_from,
-        keep_values=graph.kind == "forward",
+        graph.compile, key=graph.kind, device=device, observed=seen, forward_key=forward_key
     )
 
 
@@ -174,7 +167,7 @@ def test_backward_runs_on_what_the_forward_saved(live: Any, device: str) -> None
     worker = Worker()
     worker.prepare(job_of(forward, device))
     worker.measure([program_job("default", forward.stock)], QUICK)
-    worker.prepare(job_of(backward, device, saved_from="forward"))
+    worker.prepare(job_of(backward, device, forward_key="forward"))
     made = dict(zip(input_names(backward.compile.gm), worker._graph.inputs, strict=True))
     outputs = forward.eager()
     known = dict(zip(output_names(forward.compile.gm), outputs, strict=False))
@@ -243,25 +236,31 @@ def test_request_that_cannot_be_met_is_told_and_survived(
     assert process.measure([program_job("default", graph.stock)], QUICK, 60).programs[0].errors
 
 
-def test_process_that_hangs_is_given_up(live: Any) -> None:
+@pytest.fixture
+def doomed() -> Iterator[MeasuringProcess]:
+    """The measuring process of the CPU, gone after the test whatever becomes of it there."""
+    process = measuring_process("cpu")
+    yield process
+    process.kill()
+
+
+def test_process_that_hangs_is_given_up(live: Any, doomed: MeasuringProcess) -> None:
     (graph,) = live.captured("layer_norm")
-    first = measuring_process("cpu")
-    os.kill(first._process.pid, signal.SIGSTOP)
+    os.kill(doomed._process.pid, signal.SIGSTOP)
     announce(job_of(graph, "cpu"))
     with pytest.raises(MeasureError, match="no answer within 0 s"):
-        first.measure([program_job("default", graph.stock)], QUICK, 0.2)
-    assert not first.alive
-    assert measuring_process("cpu") is not first
+        doomed.measure([program_job("default", graph.stock)], QUICK, 0.2)
+    assert not doomed.alive
+    assert measuring_process("cpu") is not doomed
 
 
-def test_process_that_died_is_told_and_replaced(live: Any) -> None:
+def test_process_that_died_is_told_and_replaced(live: Any, doomed: MeasuringProcess) -> None:
     (graph,) = live.captured("layer_norm")
-    first = measuring_process("cpu")
-    assert measuring_process("cpu") is first
-    first.prepare(job_of(graph, "cpu"))
-    os.kill(first._process.pid, signal.SIGKILL)
-    first._process.wait()
+    assert measuring_process("cpu") is doomed
+    doomed.prepare(job_of(graph, "cpu"))
+    os.kill(doomed._process.pid, signal.SIGKILL)
+    doomed._process.wait()
     with pytest.raises(MeasureError, match="exit status -9"):
-        first.measure([program_job("default", graph.stock)], QUICK, 60)
+        doomed.measure([program_job("default", graph.stock)], QUICK, 60)
     second = measuring_process("cpu")
-    assert second is not first and second.alive
+    assert second is not doomed and second.alive
