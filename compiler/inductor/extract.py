@@ -158,7 +158,8 @@ def _accesses(
             buffer=dep.name,
             kind=_access_kind(dep, touched),
             touched=touched,
-            bytes=min(distinct, size) if size else distinct,
+            # A gather's indices can point anywhere in the buffer, but not at more than they are.
+            bytes=min(distinct, touched * itemsize, size or distinct),
             itemsize=itemsize,
             stride=_innermost_stride(dep),
             index=_canonical_index(dep),
@@ -266,7 +267,9 @@ def _buffers(
     for name, buf in scheduler.name_to_buf.items():
         # A buffer that mutates another is that other one's memory: it can never stay in a register.
         kept = name in outputs or bool(buf.get_mutations()) or _used_by_output(buf)
-        users = {owner.get(user.get_name(), "") for user in buf.users} - {""}
+        # Weak users only have to wait for it.
+        reading = [user.get_name() for user in buf.users if not user.is_weak]
+        users = {owner.get(user, "") for user in reading} - {""}
         written[name] = Buffer(
             name=name,
             bytes=_bytes(buf.node),

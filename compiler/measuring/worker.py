@@ -84,7 +84,7 @@ class Worker:
         torch.set_num_threads(job.threads)
         device = torch.device(job.device)
         if device.type == "cuda":
-            torch.cuda.set_device(device)
+            torch.cuda.set_device(device.index or 0)
         start = time.perf_counter()
         inputs = build(job.inputs, self._kept.get(job.saved_from or "", {}))
         made = time.perf_counter()
