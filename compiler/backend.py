@@ -14,7 +14,8 @@ import torch
 import torch.fx
 
 from fusewise.compiler.notices import warn_once
-from fusewise.schedule.errors import FusewiseError
+from fusewise.compiler.reports import GraphReport, add_report
+from fusewise.schedule.errors import UnsupportedError
 
 #: Versions of torch whose Inductor is known here.
 _SUPPORTED = ((2, 11), (2, 13))
@@ -40,16 +41,20 @@ def fusewise(
             ``fusewise.model`` and ``fusewise.plan``; any other key goes to Inductor.
     """
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    if not _SUPPORTED[0] <= version <= _SUPPORTED[1]:
-        supported = " to ".join(f"{a}.{b}" for a, b in _SUPPORTED)
-        warn_once(f"torch {torch.__version__} is not supported; use torch {supported}")
-        return _inductor(gm, example_inputs, mode, options)
     try:
+        if not _SUPPORTED[0] <= version <= _SUPPORTED[1]:
+            raise UnsupportedError(
+                f"torch {torch.__version__} is not supported",
+                subject="environment",
+                remedy="use torch " + " to ".join(f"{a}.{b}" for a, b in _SUPPORTED),
+            )
         from fusewise.compiler.pipeline import compile_program
 
         compiler = compile_program(example_inputs, mode=mode, options=options)
-    except FusewiseError as error:
-        warn_once(str(error))
+    except Exception as error:  # noqa: BLE001 - a user's program never fails because of us
+        cause = str(error) or type(error).__name__
+        warn_once(cause)
+        add_report(GraphReport("program", mode or "", fallback=cause))
         return _inductor(gm, example_inputs, mode, options)
     compiled: Callable[..., Any] = compiler(gm, example_inputs)
     return compiled

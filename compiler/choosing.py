@@ -12,6 +12,7 @@ import msgspec
 from fusewise.compiler.contest import generate_distinct, hold
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
 from fusewise.compiler.measuring.job import GraphJob, GraphResult
+from fusewise.compiler.notices import warn_once
 from fusewise.compiler.options import Options
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Kernel, Predictor, Survey, default_candidate
@@ -104,6 +105,7 @@ def choose_measured(
             result = hold(job, [(default, program), *kept], options.budget_s)
         settle(report, [default, *(c for c, _ in kept)], result)
     except MeasureError as error:
+        warn_once(str(error))
         report.fallback = f"not measured: {error}"
         report.candidates = [_marked(default, True, "nothing was measured"), *(c for c, _ in kept)]
         report.chosen = report.candidates[0]

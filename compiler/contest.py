@@ -20,6 +20,8 @@ from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, Progr
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.schedule import Candidate
 
+#: An answer is waited for no longer than this, however large the budget.
+_MOST_WAITING_S = 86_400.0
 #: Programs whose constants are larger are not sent to another process.
 _MOST_CONSTANT_BYTES = 1 << 30
 
@@ -158,7 +160,7 @@ def hold(
 ) -> GraphResult:
     """Time the candidates, Inductor's own first, in the measuring process of the device.
 
-    The job must have been sent by :func:`announce` before.
+    The job is best announced before (:func:`announce`): it then is ready by now.
 
     Raises:
         MeasureError: the process could not do it.
@@ -175,9 +177,13 @@ def hold(
             remedy="mode predict chooses without measuring",
         )
     # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
-    timeout_s = 60.0 + 4 * budget_s
+    timeout_s = min(60.0 + 4 * budget_s, _MOST_WAITING_S)
     timing = Budget(seconds=min(max(budget_s / 6, 1.0), 20.0))
-    return measuring_process(job.device).measure(jobs, timing, timeout_s)
+    process = measuring_process(job.device)
+    if process.graph_id != job.graph_id:
+        # The process that the graph was announced to is gone; this one is new.
+        process.prepare(job)
+    return process.measure(jobs, timing, timeout_s)
 
 
 def _bytes(value: Any) -> int:

@@ -78,17 +78,17 @@ def _checked(name: str, value: Any) -> Any:
         "mode": lambda v: v if v in MODES else None,
         "top_k": lambda v: v if _is_number(v, int) and v >= 0 else None,
         "budget_s": lambda v: float(v) if _is_number(v, int, float) and v >= 0 else None,
-        "store": lambda v: Path(v).expanduser().absolute() if isinstance(v, str | Path) else None,
+        "store": _path,
         "model": lambda v: str(v) if isinstance(v, str | Path) else None,
-        "plan": lambda v: Path(v).expanduser().absolute() if isinstance(v, str | Path) else None,
+        "plan": _path,
     }
     wanted = {
         "mode": f"one of {', '.join(MODES)}",
         "top_k": "a whole number, 0 or more",
         "budget_s": "seconds, 0 or more",
-        "store": "a path",
+        "store": "a path that exists or can be made",
         "model": "a name or a path",
-        "plan": "a path",
+        "plan": "the path of a plan file",
     }
     if name not in checks:
         raise _unknown(_PREFIX + name, ())
@@ -102,6 +102,16 @@ def _checked(name: str, value: Any) -> Any:
             remedy=f"give {wanted[name]}",
         )
     return checked
+
+
+def _path(value: Any) -> Path | None:
+    if not isinstance(value, str | Path):
+        return None
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError:
+        # A home folder of somebody who is not there.
+        return None
 
 
 def _is_number(value: Any, *kinds: type) -> bool:

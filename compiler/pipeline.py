@@ -216,6 +216,7 @@ class _Compile:
                 )
                 announce(job)
             except MeasureError as error:
+                warn_once(str(error))
                 reason = str(error)
             else:
                 if report.kind == "forward":

@@ -15,7 +15,7 @@ from fusewise.schedule.schedule import Candidate
 class GraphReport:
     """One compiled graph."""
 
-    #: ``forward``, ``backward`` or ``inference``.
+    #: ``forward``, ``backward`` or ``inference``; ``program`` where it did not come that far.
     kind: str
     mode: str
     device: str = ""

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fusewise.schedule.errors import ModelError, UnsupportedError
 
@@ -123,12 +124,13 @@ def probe_device(device: torch.device) -> DeviceProfile:
     wide = (1 << 22) if cuda else (1 << 16)
     side = 4096 if cuda else 512
     n = 1 << 20
-    generator = torch.Generator(device=device).manual_seed(0)
+    # A compiler that asks may have a mode active under which nothing really runs.
+    with _disable_current_modes(), torch.no_grad(), _current(device), _full_precision(kind):
+        generator = torch.Generator(device=device).manual_seed(0)
 
-    def random(count: int) -> torch.Tensor:
-        return torch.rand(count, device=device, generator=generator)
+        def random(count: int) -> torch.Tensor:
+            return torch.rand(count, device=device, generator=generator)
 
-    with torch.no_grad(), _current(device), _full_precision(kind):
         source, target = random(large // 4), random(large // 4)
         where = torch.randint(0, large // 4, (n,), device=device, generator=generator)
         gathered = random(n)

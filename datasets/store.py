@@ -42,9 +42,20 @@ from fusewise.schedule.schedule import Schedule
 
 
 def default_store_path() -> Path:
-    """``store.duckdb`` in ``FUSEWISE_HOME``, or else in the user's data folder."""
+    """``store.duckdb`` in ``FUSEWISE_HOME``, or else in the user's data folder.
+
+    Raises:
+        StoreError: ``FUSEWISE_HOME`` is in the home of somebody who is not there.
+    """
     home = os.environ.get("FUSEWISE_HOME") or platformdirs.user_data_dir("fusewise")
-    return Path(home).expanduser() / "store.duckdb"
+    try:
+        return Path(home).expanduser() / "store.duckdb"
+    except RuntimeError as error:
+        raise StoreError(
+            f"the folder {home!r} cannot be told: {error}",
+            subject="FUSEWISE_HOME",
+            remedy="set it to a folder that you can write to",
+        ) from error
 
 
 class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Choice, Schedule
 
 _Node = inductor_scheduler.BaseSchedulerNode
-_COMMENT = re.compile(r"^\s*(#|//).*$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*(#|//).*\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ class MeasuringProcess:
 
     def __init__(self, device: str) -> None:
         self.device = device
+        #: The graph that is prepared, or being so.
+        self.graph_id: str | None = None
         ours, theirs = socket.socketpair()
         environment = dict(os.environ)
         # The child finds fusewise, and the caller's modules, where this process does.
@@ -60,6 +62,7 @@ class MeasuringProcess:
             MeasureError: the process is gone.
         """
         self._send("prepare", job)
+        self.graph_id = job.graph_id
 
     def measure(
         self, programs: Sequence[ProgramJob], budget: Budget, timeout_s: float
@@ -70,6 +73,7 @@ class MeasuringProcess:
             MeasureError: the process died, did not answer within ``timeout_s``, or failed.
         """
         self._send("measure", list(programs), budget)
+        self.graph_id = None
         result: GraphResult = self._answers(timeout_s)
         return result
 
