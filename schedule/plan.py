@@ -17,11 +17,16 @@ import msgspec
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.problem import Problem
 
-StepKind = Literal["fuse", "align"]
+StepKind = Literal["fuse", "align", "prune"]
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Fuse (or only align) the groups that hold nodes ``first`` and ``second`` at that moment."""
+    """Something done to the groups that hold nodes ``first`` and ``second`` at that moment.
+
+    ``fuse`` makes them one, ``align`` lines up their loops and leaves them apart, and ``prune``
+    (where ``first`` is ``second``) drops order-only dependencies that earlier fusions made
+    redundant.
+    """
 
     kind: StepKind
     first: str
@@ -72,7 +77,7 @@ def build_plan(names: Sequence[str], steps: Iterable[Step]) -> Plan:
                 )
         first, second = group[step.first], group[step.second]
         named = Step(step.kind, first[0], second[0], step.reorder)
-        if step.kind == "align":
+        if step.kind != "fuse":
             ordered.append(named)
             continue
         if first is second:
@@ -144,7 +149,7 @@ def split_steps(steps: Iterable[Step], parts: Sequence[frozenset[str]]) -> tuple
     result: list[Step] = []
     for step in steps:
         first, second = sides(step.first), sides(step.second)
-        if step.kind == "align":
+        if step.kind != "fuse":
             result.append(step)
             continue
         for i in sorted({part_of.get(n, -1) for n in first} & {part_of.get(n, -1) for n in second}):

@@ -30,7 +30,7 @@ class Stepwise:
     def __init__(self, problem: Problem, default: Plan) -> None:
         self._names = [node.name for node in problem.nodes]
         self._problem = problem
-        self._timed_aligns = [(at, s) for at, s in enumerate(default.steps) if s.kind == "align"]
+        self._timed_aligns = [(at, s) for at, s in enumerate(default.steps) if s.kind != "fuse"]
         self.aligns = tuple(step for _, step in self._timed_aligns)
         self._end = len(default.steps)
         self._roots = {name: tree for tree in trees_of(problem, default) for name in tree.nodes}

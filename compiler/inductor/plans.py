@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch._inductor import scheduler as inductor_scheduler
+from torch._inductor.scheduler import FusedSchedulerNode
 from torch.utils._ordered_set import OrderedSet
 
 from fusewise.compiler.inductor.hooks import refusals
@@ -46,6 +47,7 @@ def record_plan(
 def _recording(scheduler: inductor_scheduler.Scheduler, steps: list[Step]) -> Iterator[None]:
     original_can_fuse = scheduler.can_fuse
     original_fuse = scheduler.fuse_two_nodes
+    original_prune = scheduler.prune_redundant_deps
     depth = 0
     reordered: dict[tuple[_Node, _Node], bool] = {}
 
@@ -70,13 +72,25 @@ def _recording(scheduler: inductor_scheduler.Scheduler, steps: list[Step]) -> It
         steps.append(Step("fuse", node_name(node1), node_name(node2), flag))
         return original_fuse(node1, node2, fused_nodes)
 
+    def prune_redundant_deps(nodes: list[_Node]) -> None:
+        alone = [node for node in nodes if not isinstance(node, FusedSchedulerNode)]
+        before = [node.unmet_dependencies for node in alone]
+        original_prune(nodes)
+        if not steps:
+            # Every plan starts from the pruned nodes.
+            return
+        for node, dependencies in zip(alone, before, strict=True):
+            if node.unmet_dependencies is not dependencies:
+                steps.append(Step("prune", node_name(node), node_name(node)))
+
     # Attributes of the instance shadow the methods, so nested checks come through here as well.
     scheduler.can_fuse = can_fuse  # type: ignore[method-assign]
     scheduler.fuse_two_nodes = fuse_two_nodes  # type: ignore[method-assign]
+    scheduler.prune_redundant_deps = prune_redundant_deps  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del scheduler.can_fuse, scheduler.fuse_two_nodes
+        del scheduler.can_fuse, scheduler.fuse_two_nodes, scheduler.prune_redundant_deps
 
 
 def _loops(node: _Node) -> list[tuple[Any, Any, Any]]:
@@ -127,12 +141,20 @@ def _take(
 ) -> None:
     node1 = scheduler.name_to_fused_node[step.first]
     node2 = scheduler.name_to_fused_node[step.second]
-    # Inductor prunes once a round; each step here may stand for a round of its own.
-    scheduler.prune_redundant_deps([node1, node2])
+    if step.kind == "prune":
+        scheduler.prune_redundant_deps([node1])
+        return
+    # Inductor prunes once a round, and what it pruned of single nodes is in the plan's own steps.
+    pair = [node1, node2]
+    scheduler.prune_redundant_deps([n for n in pair if isinstance(n, FusedSchedulerNode)])
     with refusals() as reasons:
         legal = scheduler.can_fuse(node1, node2, step.reorder)
         if step.kind == "align":
             return
+        if not legal:
+            # Other plans have no rounds: each of their steps may need what a round would prune.
+            scheduler.prune_redundant_deps(pair)
+            legal = scheduler.can_fuse(node1, node2, step.reorder)
         legal = legal and not scheduler.will_fusion_create_cycle(node1, node2)
     if not legal:
         group = plan.groups[plan.group_of()[step.first]]
