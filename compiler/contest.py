@@ -17,6 +17,7 @@ from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import Observed, specify
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
+from fusewise.compiler.measuring.reference import dtypes_of
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.schedule import Candidate
 
@@ -53,6 +54,7 @@ def graph_job(
     return GraphJob(
         graph_id=key,
         graph=_serialised(graph.gm) if with_reference else None,
+        dtypes=dtypes_of(graph.gm),
         inputs=specify(
             graph.example_inputs,
             names,

@@ -18,6 +18,8 @@ class GraphJob:
     graph_id: str
     #: The captured graph, serialised by torch.fx; None where it cannot be.
     graph: bytes | None
+    #: Precision that the graph has the value of each node in, in their order.
+    dtypes: tuple[torch.dtype | None, ...]
     inputs: tuple[Input, ...]
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The reference that candidates are judged against: the captured graph in double precision.
 
 Interprets the graph operator by operator, each floating-point value held in fp64. An operator
-that has no fp64 kernel runs in the precision the program asked for, and its result goes on as fp64.
+that has no fp64 kernel runs in the precision of the program, and its result goes on as fp64.
 """
 
 from __future__ import annotations
@@ -19,24 +19,39 @@ _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 class HighPrecision(torch.fx.Interpreter):
     """Run a graph with every floating-point value in fp64."""
 
+    def __init__(self, gm: torch.fx.GraphModule, dtypes: Sequence[torch.dtype | None]) -> None:
+        """``dtypes``: precision that the program has the value of each node in, in their order.
+
+        Raises:
+            ValueError: there are more or fewer of them than nodes.
+        """
+        super().__init__(gm)
+        self._dtypes = dict(zip(gm.graph.nodes, dtypes, strict=True))
+
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one operator in fp64, or in the widest precision that it has a kernel for."""
+        """Run one operator in fp64, or as the program does where it has no such kernel."""
         if n.op != "call_function":
             return pytree.tree_map_only(torch.Tensor, widen, super().run_node(n))
-        args = self.fetch_args_kwargs_from_env(n)
-        wide = pytree.tree_map_only(torch.dtype, _wide_dtype, args)
-        try:
-            result = _call(n, wide)
-        except _NO_KERNEL:
+        # Fused attention takes fp64 without a word and may give NaN (cuDNN's on a GPU does).
+        if "attention" not in str(n.target):
+            args = self.fetch_args_kwargs_from_env(n)
             try:
-                result = _call(n, _narrowed(args, torch.float32))
-            except _NO_KERNEL:
-                result = _call(n, _narrowed(args, torch.bfloat16))
+                result = _call(n, pytree.tree_map_only(torch.dtype, _wide_dtype, args))
+            except (RuntimeError, NotImplementedError, TypeError):
+                # What operators raise when they have no kernel for a dtype.
+                result = _call(n, self._as_written(n))
+        else:
+            result = _call(n, self._as_written(n))
         return pytree.tree_map_only(torch.Tensor, widen, result)
 
+    def _as_written(self, node: torch.fx.Node) -> tuple[Any, Any]:
+        def own(argument: torch.fx.Node) -> Any:
+            value = self.env[argument]
+            dtype = self._dtypes[argument] or torch.float32
+            is_wide = isinstance(value, torch.Tensor) and value.dtype is torch.float64
+            return value.to(dtype) if is_wide else value
 
-#: What operators raise when they have no kernel for a dtype.
-_NO_KERNEL = (RuntimeError, NotImplementedError, TypeError)
+        return torch.fx.map_arg((node.args, node.kwargs), own)
 
 
 def _call(node: torch.fx.Node, args: tuple[Any, Any]) -> Any:
@@ -44,10 +59,11 @@ def _call(node: torch.fx.Node, args: tuple[Any, Any]) -> Any:
     return node.target(*positional, **keywords)  # type: ignore[operator]
 
 
-def _narrowed(args: Any, dtype: torch.dtype) -> Any:
-    return pytree.tree_map_only(
-        torch.Tensor, lambda t: t.to(dtype) if t.dtype is torch.float64 else t, args
-    )
+def dtypes_of(gm: torch.fx.GraphModule) -> tuple[torch.dtype | None, ...]:
+    """Precision of the value of each node of a captured graph; None where it is no tensor."""
+    # By position, as serialising a graph gives its nodes other names.
+    values = (node.meta.get("val") for node in gm.graph.nodes)
+    return tuple(v.dtype if isinstance(v, torch.Tensor) else None for v in values)
 
 
 def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -60,13 +76,13 @@ def widen(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def run_reference(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any]
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], dtypes: Sequence[torch.dtype | None]
 ) -> tuple[list[Any], dict[int, torch.Tensor]]:
     """Outputs in fp64, and by position the inputs that the graph overwrites, as they end up."""
     wide = [widen(v.clone()) if isinstance(v, torch.Tensor) else v for v in inputs]
     before = [v._version if isinstance(v, torch.Tensor) else 0 for v in wide]
     with torch.no_grad():
-        outputs = HighPrecision(gm).run(*wide)
+        outputs = HighPrecision(gm, dtypes).run(*wide)
     mutated = {
         i: v for i, v in enumerate(wide) if isinstance(v, torch.Tensor) and v._version != before[i]
     }

@@ -91,7 +91,7 @@ class Worker:
         reference: list[Any] | None = None
         overwritten: list[int] = []
         if job.graph is not None and not job.random:
-            reference, overwritten = _reference(job.graph, inputs)
+            reference, overwritten = _reference(job, inputs)
         seconds = {"inputs": made - start, "reference": time.perf_counter() - made}
         self._graph = _Prepared(job, inputs, reference, overwritten, seconds)
 
@@ -205,10 +205,10 @@ class Worker:
         self._kept = {graph.job.graph_id: values}
 
 
-def _reference(graph: bytes, inputs: Sequence[Any]) -> tuple[list[Any] | None, list[int]]:
+def _reference(job: GraphJob, inputs: Sequence[Any]) -> tuple[list[Any] | None, list[int]]:
+    assert job.graph is not None
     try:
-        gm = pickle.loads(graph)
-        outputs, overwritten = run_reference(gm, inputs)
+        outputs, overwritten = run_reference(pickle.loads(job.graph), inputs, job.dtypes)
     except Exception:
         log.debug("no high-precision reference", exc_info=True)
         return None, []

@@ -10,13 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusewise.compiler.measuring.reference import relative_error, run_reference
+from fusewise.compiler.measuring.reference import dtypes_of, relative_error, run_reference
 
 
 def _errors(graph: Any) -> list[float]:
-    outputs, _ = run_reference(graph.compile.gm, graph.inputs)
+    outputs, _ = reference_of(graph)
     got = graph.run(graph.stock)[: len(outputs)]
     return [relative_error(a, b) for a, b in zip(got, outputs, strict=True)]
+
+
+def reference_of(graph: Any) -> tuple[list[Any], dict[int, torch.Tensor]]:
+    gm = graph.compile.gm
+    return run_reference(gm, graph.inputs, dtypes_of(gm))
 
 
 def test_error_of_a_graph_is_about_the_resolution_of_its_dtype(live: Any, device: str) -> None:
@@ -29,7 +34,7 @@ def test_error_of_a_graph_is_about_the_resolution_of_its_dtype(live: Any, device
 
 def test_reference_is_in_double_precision_throughout(live: Any) -> None:
     (graph,) = live.captured("softmax", "cpu", torch.bfloat16)
-    outputs, overwritten = run_reference(graph.compile.gm, graph.inputs)
+    outputs, overwritten = reference_of(graph)
     assert {value.dtype for value in outputs} == {torch.float64}
     assert overwritten == {}
     assert torch.allclose(outputs[0].sum(-1), torch.ones((), dtype=torch.float64), atol=1e-14)
@@ -38,7 +43,7 @@ def test_reference_is_in_double_precision_throughout(live: Any) -> None:
 def test_overwritten_inputs_are_part_of_the_reference(live: Any) -> None:
     (graph,) = live.captured("adam_step")
     before = [value.clone() for value in graph.inputs]
-    _, overwritten = run_reference(graph.compile.gm, graph.inputs)
+    _, overwritten = reference_of(graph)
     wanted = graph.eager()[-len(before) :]
     changed = [i for i, v in enumerate(before) if not torch.equal(v, wanted[i])]
     assert sorted(overwritten) == changed != []
