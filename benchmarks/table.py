@@ -18,6 +18,8 @@ _END = "<!-- benchmarks: end -->"
 _BASELINE = "inductor"
 #: Columns of the summary after fusewise: what a user might do instead, and the noise.
 _OTHERS = ("predict", "eager")
+#: Below this a workload is named in the summary.
+_SLOWER = 0.99
 _HEAD = (
     "Speed-up of a whole step over stock Inductor, geometric means; above 1 is faster. "
     "{machines}. Every workload: [benchmarks/results.md](benchmarks/results.md); how it was "
@@ -55,7 +57,8 @@ def machine(run: dict[str, Any]) -> str:
 
 def summary(runs: Sequence[dict[str, Any]]) -> str:
     """The table for the README: one line for each device and kind of program."""
-    titles = ("", "workloads", "fusewise", "least", "greatest", *_OTHERS, "noise")
+    others = [name for name in _OTHERS if any(_medians(run["workloads"], name) for run in runs)]
+    titles = ("", "workloads", "fusewise", "least", "greatest", *others, "noise")
     lines = [_line(*titles), _rule(len(titles))]
     for run in runs:
         for kind in ("inference", "training"):
@@ -71,12 +74,26 @@ def summary(runs: Sequence[dict[str, Any]]) -> str:
                     f"**{_number(geomean(found))}**",
                     _number(min(found)),
                     _number(max(found)),
-                    *(_number(geomean(_medians(of_kind, name))) for name in _OTHERS),
+                    *(_number(geomean(_medians(of_kind, name))) for name in others),
                     f"±{sorted(noise)[len(noise) // 2]:.1%}" if noise else "-",
                 )
             )
     machines = "; ".join(dict.fromkeys(map(machine, runs)))
-    return "\n".join([_HEAD.format(machines=machines), "", *lines])
+    slower = [text for run in runs for text in map(_slower, run["workloads"]) if text]
+    told = ["", f"Below {_SLOWER}: {'; '.join(slower)}."] if slower else []
+    return "\n".join([_HEAD.format(machines=machines), "", *lines, *told])
+
+
+def _slower(workload: dict[str, Any]) -> str:
+    """A workload that came out clearly slower, and whether it runs other code; "" for others."""
+    speedup = workload.get("speedup", {}).get("fusewise", {}).get("median", 1.0)
+    if speedup >= _SLOWER:
+        return ""
+    graphs = workload["graphs"].get("fusewise", ())
+    own = all(graph["chosen"] and graph["chosen"]["origin"] == "default" for graph in graphs)
+    code = "Inductor's own schedule" if own else "another schedule"
+    again = workload["speedup"]["again"]["median"]
+    return f"{workload['name']} {speedup:.3f} by {code} (Inductor compiled again: {again:.3f})"
 
 
 def every_workload(run: dict[str, Any]) -> str:
