@@ -10,14 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch._inductor import graph as inductor_graph
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.driver import GraphCompile, Program, StopAtProgram
-from fusewise.compiler.inductor.hooks import Interceptor
-from fusewise.compiler.inductor.plans import apply_plan, members, owners
-from fusewise.compiler.inductor.program import changed_settings
+from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program, StopAtProgram
+from fusewise.compiler.inductor.plans import members, owners
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Schedule
 
@@ -35,13 +32,14 @@ class Launch:
     nodes: tuple[str, ...]
 
 
-class _LaunchRecorder(Interceptor):
+class _LaunchRecorder(Applier):
+    """An applier that writes down what its program launches."""
+
     def __init__(self, plan: Plan | None) -> None:
-        self._plan = plan
+        super().__init__(plan)
         self._owner: dict[str, str] = {}
         self._current: tuple[str, ...] = ()
         self.launches: list[Launch] = []
-        self.program: Program | None = None
 
     def fuse(
         self,
@@ -50,7 +48,7 @@ class _LaunchRecorder(Interceptor):
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
         self._owner = owners(nodes)
-        fused = stock(nodes) if self._plan is None else apply_plan(scheduler, nodes, self._plan)
+        fused = super().fuse(scheduler, nodes, stock)
         self._follow(scheduler, fused)
         return fused
 
@@ -79,9 +77,6 @@ class _LaunchRecorder(Interceptor):
             return call(kernel_name, *args, **kwargs)
 
         wrapper.generate_kernel_call = generate_kernel_call  # type: ignore[method-assign]
-
-    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
-        self.program = Program(source, dict(graph.constants), changed_settings())
 
 
 def generate_with_launches(
