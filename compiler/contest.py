@@ -5,7 +5,6 @@ Knows which programs run and how fast; the rule by which one is accepted is the 
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import Observed, specify
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
 from fusewise.compiler.measuring.reference import dtypes_of
+from fusewise.compiler.measuring.sent_graph import send_graph
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.schedule import Candidate
 
@@ -53,7 +53,7 @@ def graph_job(
     backward = graph.kind == "backward"
     return GraphJob(
         graph_id=key,
-        graph=_serialised(graph.gm) if with_reference else None,
+        graph=send_graph(graph.gm) if with_reference else None,
         dtypes=dtypes_of(graph.gm),
         inputs=specify(
             graph.example_inputs,
@@ -69,14 +69,6 @@ def graph_job(
         saved_from=forward_key if backward else None,
         keep_values=graph.kind == "forward",
     )
-
-
-def _serialised(gm: torch.fx.GraphModule) -> bytes | None:
-    plain = torch.fx.GraphModule(gm, gm.graph)
-    try:
-        return pickle.dumps(plain)
-    except Exception:  # noqa: BLE001 - whatever a graph holds that cannot be sent: no reference then
-        return None
 
 
 def input_names(gm: torch.fx.GraphModule) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ class GraphJob:
     """One graph to measure candidates of: how to make its inputs, and what to judge outputs by."""
 
     graph_id: str
-    #: The captured graph, serialised by torch.fx; None where it cannot be.
+    #: The captured graph as ``send_graph`` gives it; None where it cannot be sent.
     graph: bytes | None
     #: Precision that the graph has the value of each node in, in their order.
     dtypes: tuple[torch.dtype | None, ...]

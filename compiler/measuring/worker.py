@@ -44,6 +44,7 @@ from fusewise.compiler.measuring.runs import (
     overwritten_inputs,
     private_inputs,
 )
+from fusewise.compiler.measuring.sent_graph import receive_graph
 from fusewise.search.gate import MARGIN
 from fusewise.search.interleave import interleave
 
@@ -208,7 +209,7 @@ class Worker:
 def _reference(job: GraphJob, inputs: Sequence[Any]) -> tuple[list[Any] | None, list[int]]:
     assert job.graph is not None
     try:
-        outputs, overwritten = run_reference(pickle.loads(job.graph), inputs, job.dtypes)
+        outputs, overwritten = run_reference(receive_graph(job.graph), inputs, job.dtypes)
     except Exception:
         log.debug("no high-precision reference", exc_info=True)
         return None, []

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusewise.compiler.measuring.reference import dtypes_of, relative_error, run_reference
+from fusewise.compiler.measuring.sent_graph import receive_graph, send_graph
 
 
 def _errors(graph: Any) -> list[float]:
@@ -100,3 +101,16 @@ def test_error_is_relative_to_the_whole(reference: torch.Tensor, part: float) ->
 )
 def test_special_values(value: Any, reference: Any, error: float) -> None:
     assert relative_error(value, reference) == pytest.approx(error)
+
+
+def _told(graph: Any) -> list[tuple[str, ...]]:
+    return [(n.name, n.op, str(n.target), str(n.args), str(n.kwargs)) for n in graph.nodes]
+
+
+def test_graph_arrives_as_it_was_sent(live: Any) -> None:
+    for name in ("attention", "cross_entropy", "embedding", "batch_norm", "adam_step"):
+        for graph in live.captured(name):
+            gm = graph.compile.gm
+            sent = send_graph(gm)
+            assert sent is not None
+            assert _told(receive_graph(sent).graph) == _told(gm.graph)
