@@ -21,7 +21,7 @@ from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem, group_signature
-from fusewise.schedule.schedule import Candidate, Choice, Schedule
+from fusewise.schedule.schedule import Candidate, Choice
 from fusewise.search.beam import Budget, beam_search
 from fusewise.search.result import SearchResult
 
@@ -182,8 +182,3 @@ def _shape(found: Survey) -> tuple[tuple[str, ...], Plan]:
 def default_candidate(surveys: Sequence[Survey]) -> Candidate:
     """Inductor's own schedule: its own plan under its own choices."""
     return next(c for c in surveys[0].candidates if c.origin == "default")
-
-
-def unpredicted(candidate: Candidate) -> Schedule | None:
-    """The schedule to compile ``candidate`` by; None is Inductor left alone."""
-    return None if candidate.origin == "default" else candidate.schedule
