@@ -7,6 +7,7 @@ function of the compiler room applies it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -76,3 +77,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def schedule_id(self) -> str:
         """Id of its schedule."""
         return self.schedule.id
+
+
+def problem_key(graph_key: str, lowering: Sequence[Choice]) -> str:
+    """Key that the problem of a graph under some lowering choices is stored by.
+
+    Another lowering has other nodes under the same names, so it is a problem of its own; without
+    choices it is the graph's, whatever order they were made in.
+    """
+    return "-".join([graph_key, *(f"{c.name}={c.value}" for c in sorted(lowering, key=_name))])
+
+
+def _name(choice: Choice) -> str:
+    return choice.name

@@ -21,7 +21,7 @@ from fusewise.schedule.plan import (
     unfused,
 )
 from fusewise.schedule.problem import Buffer, Dependency, Node, Problem, bits
-from fusewise.schedule.schedule import Candidate, Choice, Schedule
+from fusewise.schedule.schedule import Candidate, Choice, Schedule, problem_key
 
 NAMES = [f"n{i}" for i in range(8)]
 
@@ -174,3 +174,10 @@ def test_ancestors_and_bits() -> None:
 def test_errors_keep_their_parts_across_processes() -> None:
     error = PlanError("it is bad", subject="plan", remedy="mend it")
     assert str(pickle.loads(pickle.dumps(error))) == "plan: it is bad; mend it"
+
+
+def test_a_problem_is_known_by_its_graph_and_its_lowering() -> None:
+    reads, ops = Choice("inline_reads", 16), Choice("inline_ops", 8)
+    assert problem_key("g", ()) == "g"
+    assert problem_key("g", [reads, ops]) == "g-inline_ops=8-inline_reads=16"
+    assert problem_key("g", [reads, ops]) == problem_key("g", (ops, reads))
