@@ -7,6 +7,7 @@ kept in one folder; a second run finds model and decisions there and only replay
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from fusewise.commands.collect import Tally
     from fusewise.commands.demo_programs import Program
     from fusewise.costmodel.device import DeviceProfile
-    from fusewise.datasets.corpus import Corpus, GraphSample
+    from fusewise.datasets.corpus import CorpusSpec
     from fusewise.datasets.store import Store
 
 #: Seconds of collecting, and once more where that gave too few kernels.
@@ -134,7 +135,7 @@ def _train(store: Store, profile: DeviceProfile) -> Path:
     from fusewise.compiler.collecting import Collector
     from fusewise.training.fit import train
 
-    collector, samples = Collector(store, plans=_PLANS, seed=_SEED), _samples()
+    collector, names = Collector(store, plans=_PLANS, seed=_SEED), _names()
     for seconds in _COLLECT_S:
         click.echo(f"collecting kernel timings for {seconds:.0f} s")
         with progress_bar(as_json=False) as bar:
@@ -143,7 +144,7 @@ def _train(store: Store, profile: DeviceProfile) -> Path:
             def show(name: str, tally: Tally, bar: Progress = bar, task: TaskID = task) -> None:
                 bar.update(task, description=name, note=tally.told(), completed=tally.seconds)
 
-            tally = gather(collector, samples, torch.device("cpu"), seconds=seconds, on_sample=show)
+            tally = gather(collector, names, torch.device("cpu"), seconds=seconds, on_sample=show)
         if tally.ended == "interrupt":
             raise click.Abort
         click.echo(f"collected: {tally.told()} in {tally.seconds:.0f} s")
@@ -162,14 +163,14 @@ def _train(store: Store, profile: DeviceProfile) -> Path:
     return Path(report.path)
 
 
-def _samples() -> Iterator[tuple[Corpus, GraphSample]]:
+def _names() -> Iterator[tuple[CorpusSpec, str]]:
     """One small BERT, then generated programs for as long as there is time."""
-    from fusewise.commands.corpora import in_turn
-    from fusewise.datasets.configured import ConfiguredCorpus
-    from fusewise.datasets.generated.corpus import GeneratedCorpus
+    from fusewise.datasets.corpora import in_turn
+    from fusewise.datasets.corpus import CorpusSpec
 
-    yield from in_turn([ConfiguredCorpus(families=("bert",))], seed=_SEED, limit=1)
-    yield from in_turn([GeneratedCorpus(families=_FAMILIES)], seed=_SEED, limit=None)
+    models = CorpusSpec(name="transformers", families=("bert",))
+    yield from itertools.islice(in_turn([models], _SEED), 1)
+    yield from in_turn([CorpusSpec(name="generated", families=_FAMILIES)], _SEED)
 
 
 def _compile(program: Program) -> None:

@@ -93,9 +93,9 @@ def search(
     # torch takes seconds to import, which --help is not made to wait for.
     import optuna
 
-    from fusewise.commands.corpora import on_device
     from fusewise.compiler.offline import search_program
     from fusewise.compiler.trials import Effort
+    from fusewise.datasets.corpora import on_device
     from fusewise.datasets.target import load_target
     from fusewise.schedule.plan_file import write_plan_file
 

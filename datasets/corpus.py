@@ -1,7 +1,7 @@
-"""Corpora: where graphs come from. A corpus is asked for samples and makes each as it is needed.
+"""Corpora: where graphs come from. A corpus names its programs and builds one when it is asked to.
 
-A sample is a real program with inputs, to be compiled and run; corpora never compile, lower or
-measure anything themselves.
+Naming is cheap and runs nothing; building runs the program's own code, and for graphs from
+elsewhere is done in a worker process only. Corpora never compile, lower or measure anything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 import torch
 
 from fusewise.schedule.errors import CorpusError
@@ -19,7 +20,7 @@ from fusewise.schedule.errors import CorpusError
 class GraphSample:
     """A program with the inputs to run it on."""
 
-    #: Unique within the corpus for one seed: ``layer_norm/7-3``.
+    #: Unique within the corpus: ``layer_norm/7-3``.
     name: str
     #: The unit of splitting: ``generated/layer_norm``.
     family: str
@@ -30,6 +31,21 @@ class GraphSample:
     #: differentiable then.
     training: bool = False
     licence: str = ""
+    #: Equal for programs that are the same graph on the same shapes; "" where nobody looked.
+    fingerprint: str = ""
+
+
+class CorpusSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How to open a corpus; travels to worker processes and other machines."""
+
+    #: A name that :func:`fusewise.datasets.corpora.open_corpus` knows.
+    name: str
+    #: A checkout or a program, for corpora that are read from one; "" otherwise.
+    path: str = ""
+    #: Factor on sizes: 1 suits a few CPU cores, a GPU wants 16 or more.
+    scale: float = 1.0
+    #: Families to draw from; none for all.
+    families: tuple[str, ...] = ()
 
 
 class Corpus(Protocol):
@@ -42,14 +58,23 @@ class Corpus(Protocol):
 
     @property
     def licence(self) -> str:
-        """SPDX identifier of what its programs are under."""
+        """SPDX identifier of what its programs are under; "" where each has its own."""
         ...
 
-    def samples(self, seed: int, limit: int) -> Iterator[GraphSample]:
-        """At most ``limit`` samples, lazily; equal seeds give equal samples.
+    def names(self, seed: int) -> Iterator[str]:
+        """Names to give to :meth:`build`, equal for equal seeds, without end where programs are
+        drawn. Builds and runs nothing.
 
         Raises:
-            CorpusError: it cannot be loaded.
+            CorpusError: the corpus is not there; says how to get it.
+        """
+        ...
+
+    def build(self, name: str) -> Iterator[GraphSample]:
+        """The program of that name, on the CPU; a large one is given as several pieces.
+
+        Raises:
+            CorpusError: it cannot be built; says why.
         """
         ...
 

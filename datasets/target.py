@@ -67,18 +67,29 @@ def load_target(target: str) -> GraphSample:
 
 @dataclass(frozen=True)
 class TargetCorpus:
-    """A corpus of one program."""
+    """A corpus of one program.
+
+    Args:
+        target: as :func:`load_target` takes it; also the program's name.
+    """
 
     target: str
     name: str = "target"
     #: Unknown: it is the user's.
     licence: str = ""
 
-    def samples(self, seed: int, limit: int) -> Iterator[GraphSample]:
-        """The one sample, whatever the seed."""
+    def names(self, seed: int) -> Iterator[str]:
+        """The one name, whatever the seed."""
         del seed
-        if limit > 0:
-            yield load_target(self.target)
+        yield self.target
+
+    def build(self, name: str) -> Iterator[GraphSample]:
+        """The one program.
+
+        Raises:
+            CorpusError: it cannot be loaded.
+        """
+        yield load_target(name)
 
 
 def _load(path: Path, target: str) -> object:

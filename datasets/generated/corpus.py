@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from fusewise.datasets.corpus import GraphSample
+from fusewise.datasets.drawn import chosen_families, drawn_names, family_of
 from fusewise.datasets.generated import (
     attention,
     chains,
@@ -17,7 +18,6 @@ from fusewise.datasets.generated import (
     quantised,
 )
 from fusewise.datasets.generated.draw import Draw, Program
-from fusewise.schedule.errors import CorpusError
 
 #: Every family by name. Add a function here and its programs are drawn.
 FAMILIES: dict[str, Callable[[Draw], Program]] = {
@@ -63,7 +63,7 @@ class GeneratedCorpus:
     Args:
         scale: factor on sizes. At 1 a kernel takes some 5 µs to 5 ms on a few CPU cores; a GPU
             wants 16 or more.
-        families: names to draw from; None draws from all.
+        families: names to draw from; none for all.
 
     Raises:
         CorpusError: a name is none of the families.
@@ -72,27 +72,24 @@ class GeneratedCorpus:
     name = "generated"
     licence = "Apache-2.0"
 
-    def __init__(self, *, scale: float = 1.0, families: Sequence[str] | None = None) -> None:
-        unknown = [name for name in families or () if name not in FAMILIES]
-        if unknown:
-            raise CorpusError(
-                f"there is no family {unknown[0]!r}",
-                subject="generated corpus",
-                remedy=f"use some of {', '.join(FAMILIES)}",
-            )
+    def __init__(self, *, scale: float = 1.0, families: Sequence[str] = ()) -> None:
         self.scale = scale
-        self.families = tuple(families or FAMILIES)
+        self.families = chosen_families(families, FAMILIES, self.name)
 
-    def samples(self, seed: int, limit: int) -> Iterator[GraphSample]:
-        """``limit`` samples, the families in turn; equal seeds and scales give equal samples."""
-        for i in range(limit):
-            yield self.sample(self.families[i % len(self.families)], f"{seed}-{i}")
+    def names(self, seed: int) -> Iterator[str]:
+        """``layer_norm/7-0`` and so on, the families in turn, without end."""
+        return drawn_names(self.families, seed)
 
-    def sample(self, family: str, seed: str) -> GraphSample:
-        """One sample of ``family``."""
-        program = FAMILIES[family](Draw(f"{family}/{seed}", self.scale))
-        return GraphSample(
-            name=f"{family}/{seed}",
+    def build(self, name: str) -> Iterator[GraphSample]:
+        """The one program of that name; equal names and scales give equal programs.
+
+        Raises:
+            CorpusError: the name is of another form or of an unknown family.
+        """
+        family = family_of(name, FAMILIES, self.name)
+        program = FAMILIES[family](Draw(name, self.scale))
+        yield GraphSample(
+            name=name,
             family=f"{self.name}/{family}",
             module=program.module,
             args=program.args,

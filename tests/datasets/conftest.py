@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from fusewise.datasets.corpus import Corpus, GraphSample, scalar_loss
 from fusewise.datasets.rows import (
     CandidateSummary,
     DecisionRow,
@@ -74,3 +77,54 @@ def one_of_each() -> list[Row]:
         ),
         ModelRow(id="m", path="m.txt", device_key="d", features_version=1, manifest={"rows": 3}),
     ]
+
+
+@pytest.fixture
+def tensors() -> Callable[[object], list[torch.Tensor]]:
+    """All tensors in nested tuples, lists and dicts."""
+    return _tensors
+
+
+@pytest.fixture
+def drawn() -> Callable[[Corpus, int, int], list[GraphSample]]:
+    """What the first so many names of a corpus build."""
+    return _drawn
+
+
+@pytest.fixture
+def run() -> Callable[[GraphSample], list[torch.Tensor]]:
+    """Run a sample eagerly."""
+    return _run
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    """All tensors in nested tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return _tensors(list(value.values()))
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in _tensors(part)]
+    return []
+
+
+def _drawn(corpus: Corpus, seed: int, count: int) -> list[GraphSample]:
+    """What the first ``count`` names build."""
+    names = itertools.islice(corpus.names(seed), count)
+    return [sample for name in names for sample in corpus.build(name)]
+
+
+def _run(sample: GraphSample) -> list[torch.Tensor]:
+    """Outputs, after a backward where the sample is trained; all must be finite."""
+    with torch.set_grad_enabled(sample.training):
+        outputs = sample.module(*sample.args, **sample.kwargs)
+    if sample.training:
+        scalar_loss(outputs).backward()
+        inputs = [*_tensors([sample.args, sample.kwargs])]
+        if isinstance(sample.module, torch.nn.Module):
+            inputs += sample.module.parameters()
+        assert any(leaf.grad is not None for leaf in inputs if leaf.requires_grad)
+    found = _tensors(outputs)
+    assert found
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in found)
+    return found

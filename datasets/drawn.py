@@ -1,0 +1,56 @@
+"""Names of programs that are drawn: ``family/seed-number``, all that is needed to draw them again.
+
+What corpora of drawn programs share. Knows nothing of what the programs are.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+
+from fusewise.schedule.errors import CorpusError
+
+
+def chosen_families(wanted: Sequence[str], known: Collection[str], corpus: str) -> tuple[str, ...]:
+    """``wanted``, or all of ``known`` where nothing is wanted.
+
+    Raises:
+        CorpusError: a wanted one is not known; names the nearest.
+    """
+    for family in wanted:
+        _check_known(family, known, corpus)
+    return tuple(wanted or known)
+
+
+def drawn_names(families: Sequence[str], seed: int) -> Iterator[str]:
+    """``layer_norm/7-0``, ``rms_norm/7-1`` and so on, the families in turn, without end."""
+    for number in itertools.count():
+        yield f"{families[number % len(families)]}/{seed}-{number}"
+
+
+def family_of(name: str, known: Collection[str], corpus: str) -> str:
+    """The family that a drawn name begins with.
+
+    Raises:
+        CorpusError: the name has another form, or its family is not known.
+    """
+    family, slash, seed = name.rpartition("/")
+    if not slash or not seed:
+        raise CorpusError(
+            f"{name!r} does not name a program",
+            subject=f"{corpus} corpus",
+            remedy="write it as FAMILY/SEED-NUMBER, e.g. softmax/0-1",
+        )
+    _check_known(family, known, corpus)
+    return family
+
+
+def _check_known(family: str, known: Collection[str], corpus: str) -> None:
+    if family not in known:
+        near = difflib.get_close_matches(family, known, n=1)
+        raise CorpusError(
+            f"there is no family {family!r}" + (f", nearest is {near[0]!r}" if near else ""),
+            subject=f"{corpus} corpus",
+            remedy=f"use some of {', '.join(known)}",
+        )
