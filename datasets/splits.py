@@ -1,13 +1,17 @@
 """Splits of samples by family, never by row.
 
 Rows of one family are near copies of each other: a split by row would test on what was trained.
-Only says which rows go where; never moves or weighs them.
+Which families are never trained or tuned on is fixed here, for all stores and versions, so that
+models of different times are judged alike. Only says which rows go where; never moves or weighs
+them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +21,55 @@ from fusewise.schedule.errors import StoreError
 Indices = npt.NDArray[np.int64]
 Labels = Sequence[str] | npt.NDArray[np.object_]
 
+#: Collections of GraphNet that may be trained on: the rest is for testing as a whole, since its
+#: models come from other authors and for other tasks than anything that is trained on.
+TRAINED_COLLECTIONS: Final = ("transformers-auto-model", "timm", "torchvision")
+
+#: Architectures that are held out wherever they are from, by what their families begin with: about
+#: one in six, of each kind, so that each kind has one that no model saw. An architecture is held
+#: out as a whole, and in every corpus that has it, as its sizes and versions share their kernels.
+HELD_OUT: Final[dict[str, tuple[str, ...]]] = {
+    # Encoders, decoders, both, vision, audio, state space.
+    "transformers": (
+        "electra",
+        "deberta",
+        "gpt_neox",
+        "qwen3",
+        "bart",
+        "swin",
+        "wav2vec2",
+        "mamba",
+    ),
+    # By timm's modules and by the models in them, which differ for some.
+    "timm": (
+        "swin",
+        "mlp_mixer",
+        "mixer",
+        "densenet",
+        "mobilenetv3",
+        "xcit",
+        "cait",
+        "res2net",
+        "hrnet",
+        "ghostnet",
+        "maxxvit",
+        "coatnet",
+        "maxvit",
+    ),
+    # A normalisation, a piece of attention, a loss, a scatter, a layout, a tiny kernel.
+    "generated": (
+        "group_norm",
+        "rope",
+        "kl_divergence",
+        "graph_messages",
+        "pixel_shuffle",
+        "timestep_embedding",
+    ),
+}
+
+#: Where a collection of GraphNet has its architectures from.
+_SAME_AS: Final = {"transformers-auto-model": "transformers", "torchvision": "timm"}
+
 
 @dataclass(frozen=True)
 class Split:
@@ -24,6 +77,24 @@ class Split:
 
     train: Indices
     test: Indices
+
+
+def split_of(family: str) -> Literal["train", "test"]:
+    """Whether a family may be trained and tuned on; families that nobody held out may.
+
+    Args:
+        family: ``corpus/architecture``, or ``graphnet/collection/architecture``.
+    """
+    corpus, _, architecture = family.partition("/")
+    if corpus == "graphnet":
+        collection, _, architecture = architecture.partition("/")
+        if collection not in TRAINED_COLLECTIONS:
+            return "test"
+        corpus = _SAME_AS.get(collection, collection)
+    plain = architecture.lower().replace("-", "_")
+    # "bart" is followed by a size or version, never by letters: "barthez" is something else.
+    held = any(re.match(f"{name}(?![a-z])", plain) for name in HELD_OUT.get(corpus, ()))
+    return "test" if held else "train"
 
 
 def split_groups(family: Labels, graph_key: Labels) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusewise.datasets.splits import folds_by_family, split_by_family, split_groups
+from fusewise.datasets.splits import folds_by_family, split_by_family, split_groups, split_of
 from fusewise.schedule.errors import StoreError
 
 labels = st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40)
@@ -45,3 +45,31 @@ def test_graphs_without_family_are_split_by_graph() -> None:
     assert split_groups(["f", "", ""], ["1", "2", "2"]) == ["f", "graph 2", "graph 2"]
     with pytest.raises(StoreError, match="1 families stand beside 2 graphs"):
         split_groups(["f"], ["1", "2"])
+
+
+@pytest.mark.parametrize(
+    ("family", "side"),
+    [
+        ("graphnet/transformers-auto-model/bert", "train"),
+        ("graphnet/transformers-auto-model/gpt-neox", "test"),
+        ("graphnet/transformers-auto-model/deberta-v2", "test"),
+        ("graphnet/transformers-auto-model/barthez", "train"),
+        ("graphnet/timm/resnet", "train"),
+        ("graphnet/timm/swin_tiny_patch4_window7_224", "test"),
+        ("graphnet/torchvision/densenet121", "test"),
+        ("graphnet/torchvision/resnet", "train"),
+        ("graphnet/ultralytics/resnet", "test"),
+        ("graphnet/nemo", "test"),
+        ("transformers/electra", "test"),
+        ("transformers/bert", "train"),
+        ("timm/swin_transformer", "test"),
+        ("timm/swin_transformer_v2", "test"),
+        ("timm/resnet", "train"),
+        ("generated/rope", "test"),
+        ("generated/layer_norm", "train"),
+        ("target/model:make", "train"),
+        ("", "train"),
+    ],
+)
+def test_the_fixed_split(family: str, side: str) -> None:
+    assert split_of(family) == side
