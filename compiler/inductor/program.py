@@ -1,7 +1,7 @@
 """Generated programs: loading one so that it can be called.
 
-The kernels go through Inductor's own code caches, so a kernel that two candidates share, or that
-the caller's process compiles again afterwards, is compiled once.
+C++ kernels are taken from a library that was built before where one is given; all others go
+through Inductor's own code caches, so a kernel that two candidates share is compiled once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 
+from fusewise.compiler.inductor.cpp_batch import prebuilt
+
 #: A program as Inductor generates it: takes a list of inputs, which it empties.
 Call = Callable[[list[Any]], Any]
 
 
 def load_program(
-    source: str, constants: Mapping[str, torch.Tensor], settings: Mapping[str, Any]
+    source: str,
+    constants: Mapping[str, torch.Tensor],
+    settings: Mapping[str, Any],
+    library: str = "",
 ) -> Call:
     """Compile and load a generated program.
 
@@ -27,16 +32,21 @@ def load_program(
         source: the program's Python source.
         constants: tensors that it reaches by name.
         settings: Inductor settings that it was generated under.
+        library: where its C++ kernels are, from ``build_library``; "" to have Inductor compile
+            them.
     """
-    call: Call = load_module(source, constants, settings).call
+    call: Call = load_module(source, constants, settings, library).call
     return call
 
 
 def load_module(
-    source: str, constants: Mapping[str, torch.Tensor], settings: Mapping[str, Any]
+    source: str,
+    constants: Mapping[str, torch.Tensor],
+    settings: Mapping[str, Any],
+    library: str = "",
 ) -> ModuleType:
     """Like :func:`load_program`, and give the whole module: its kernels are its globals."""
-    with inductor_config.patch(dict(settings)):
+    with inductor_config.patch(dict(settings)), prebuilt(library):
         key, path = PyCodeCache.write(source)
         module: ModuleType = PyCodeCache.load_by_key_path(key, path, attrs=dict(constants))
     return module

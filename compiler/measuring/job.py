@@ -42,6 +42,8 @@ class ProgramJob:
     source: str
     constants: Mapping[str, torch.Tensor]
     settings: Mapping[str, Any]
+    #: Where its C++ kernels were built before; "" to have them compiled when it is loaded.
+    library: str = ""
 
 
 @dataclass(frozen=True)

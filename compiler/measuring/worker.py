@@ -160,7 +160,7 @@ class Worker:
         graph = self._graph
         if graph is None:
             raise RuntimeError("no graph was prepared")
-        module = load_module(program.source, program.constants, program.settings)
+        module = load_module(program.source, program.constants, program.settings, program.library)
         call = module.call
         with device_lock(graph.job.device, timeout_s=600.0):
             # Kernels that are tuned at their first launch are tuned, and pages touched, before.
@@ -174,7 +174,9 @@ class Worker:
 
     def _load(self, graph: _Prepared, program: ProgramJob, result: ProgramResult) -> _Loaded | None:
         try:
-            call = load_program(program.source, program.constants, program.settings)
+            call = load_program(
+                program.source, program.constants, program.settings, program.library
+            )
             inputs = private_inputs(graph.inputs)
             torch.manual_seed(0)
             outputs = list(call(list(inputs)))
