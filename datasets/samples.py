@@ -1,27 +1,31 @@
 """Samples: measured kernels as arrays and measured schedules with their problems, for training.
 
-Reads through a connection that is given, never opens the store, and never splits the samples:
-that is ``splits.py``.
+The same types come from a store and from a published dataset. Here they are read from a store,
+through a connection that is given; never opens the store, and never decides which samples are
+trained on: that is ``splits.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import duckdb
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from fusewise.datasets.repeats import repeats
 from fusewise.datasets.rows import DeviceKind, decode_problem
+from fusewise.datasets.splits import split_of
 from fusewise.schedule.errors import StoreError
 from fusewise.schedule.problem import Problem
-from fusewise.schedule.schedule import Schedule
+from fusewise.schedule.schedule import Schedule, problem_key
 
 Texts = npt.NDArray[np.object_]
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,21 @@ class KernelSamples:
     median_us: Floats
     #: [n], median over the repeats of the relative spread; nan where none was kept.
     spread: Floats
+    #: [n], ends of the confidence interval of the median, in microseconds; nan where none was kept.
+    low_us: Floats
+    high_us: Floats
     #: [n], the compiler's own estimate in microseconds; nan where it has none.
     compiler_us: Floats
+    #: [n], CPU threads that the kernel ran on; 0 on a GPU.
+    threads: Integers
     signature: Texts
+    #: [n], key of the problem that the kernel was taken from.
     graph_key: Texts
+    #: [n], names of the problem's nodes that it is made of, in fused order: tuples.
+    nodes: Texts
     family: Texts
+    #: [n], ``train`` or ``test``, by the family.
+    split: Texts
     device_key: Texts
 
     def __len__(self) -> int:
@@ -53,7 +67,10 @@ class ScheduleSample:
     schedule_id: str
     graph_key: str
     family: str
+    split: Literal["train", "test"]
     device_key: str
+    #: CPU threads that it ran on; 0 on a GPU.
+    threads: int
     schedule: Schedule
     origin: str
     groups: int
@@ -62,15 +79,44 @@ class ScheduleSample:
     predicted_high_us: float | None
     median_us: float
     spread: float | None
+    #: Ends of the confidence interval of the median.
+    low_us: float | None
+    high_us: float | None
     error: float | None
+
+    @property
+    def problem_key(self) -> str:
+        """Key of the problem that its plan is over."""
+        return problem_key(self.graph_key, self.schedule.lowering)
+
+
+class Problems(Protocol):
+    """Problems by key, each decoded when it is asked for."""
+
+    def __contains__(self, key: object, /) -> bool: ...
+
+    def __getitem__(self, key: str, /) -> Problem: ...
+
+
+@dataclass(frozen=True)
+class StoredProblems:
+    """Problems as the store has them."""
+
+    encoded: Mapping[str, bytes] = field(repr=False)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.encoded
+
+    def __getitem__(self, key: str) -> Problem:
+        return decode_problem(self.encoded[key])
 
 
 @dataclass(frozen=True)
 class ScheduleSamples:
-    """Measured schedules; the problem of a graph is decoded when it is asked for."""
+    """Measured schedules; the problem of one is decoded when it is asked for."""
 
     samples: tuple[ScheduleSample, ...]
-    _stored: dict[str, bytes] = field(repr=False)
+    _problems: Problems = field(repr=False)
     _decoded: dict[str, Problem] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -79,43 +125,27 @@ class ScheduleSamples:
     def __iter__(self) -> Iterator[ScheduleSample]:
         return iter(self.samples)
 
-    def has_problem(self, graph_key: str) -> bool:
-        """Whether the problem of the graph was kept."""
-        return graph_key in self._stored
+    def has_problem(self, sample: ScheduleSample) -> bool:
+        """Whether the problem that the sample's plan is over was kept."""
+        return sample.problem_key in self._problems
 
-    def problem(self, graph_key: str) -> Problem:
-        """Problem of the graph.
+    def problem(self, sample: ScheduleSample) -> Problem:
+        """The problem that the sample's plan is over: its graph's under its lowering choices.
 
         Raises:
             StoreError: it was not kept, or cannot be read.
+            DatasetError: it cannot be read.
         """
-        if graph_key not in self._decoded:
-            if graph_key not in self._stored:
+        key = sample.problem_key
+        if key not in self._decoded:
+            if key not in self._problems:
                 raise StoreError(
-                    "its problem is not in the store",
-                    subject=f"graph {graph_key}",
+                    "its problem was not kept",
+                    subject=f"graph {key}",
                     remedy="compile or collect the graph again",
                 )
-            self._decoded[graph_key] = decode_problem(self._stored[graph_key])
-        return self._decoded[graph_key]
-
-
-# Repeats of one subject under its newest torch; what an older torch generated is another kernel.
-_REPEATS = """
-    SELECT subject_id, device_key, {graph} median(median_us) AS median_us,
-           median(spread) AS spread, max(error) AS error
-    FROM (
-        SELECT *, first_value(torch_version) OVER (
-            PARTITION BY subject_id, device_key {partition} ORDER BY "at" DESC, id
-        ) AS newest
-        FROM measurements
-        WHERE subject = '{subject}' AND status = 'ok' AND median_us > 0 AND isfinite(median_us)
-    )
-    WHERE torch_version = newest
-    GROUP BY ALL
-"""
-_KERNEL_REPEATS = _REPEATS.format(subject="kernel", graph="", partition="")
-_SCHEDULE_REPEATS = _REPEATS.format(subject="schedule", graph="graph_key,", partition=", graph_key")
+            self._decoded[key] = self._problems[key]
+        return self._decoded[key]
 
 
 def kernel_samples(
@@ -135,10 +165,11 @@ def kernel_samples(
         features_version = int(found[0] or 0) if found else 0
     columns = connection.execute(
         f"""
-        SELECT k.features, m.median_us, m.spread, k.compiler_us, k.signature, k.graph_key,
+        SELECT k.features, m.median_us, m.spread, m.low_us, m.high_us, k.compiler_us,
+               {threads("d", "m")} AS threads, k.signature, k.graph_key, k.nodes::VARCHAR AS nodes,
                coalesce(g.family, '') AS family, k.device_key
         FROM kernels k
-        JOIN ({_KERNEL_REPEATS}) m ON m.subject_id = k.signature AND m.device_key = k.device_key
+        JOIN ({repeats("kernel")}) m ON m.subject_id = k.signature AND m.device_key = k.device_key
         LEFT JOIN graphs g ON g.key = k.graph_key
         LEFT JOIN devices d ON d.key = k.device_key
         WHERE k.features_version = $version
@@ -148,6 +179,17 @@ def kernel_samples(
         """,
         {"version": features_version, "device_key": device_key, "device_kind": device_kind},
     ).fetchnumpy()
+    columns["nodes"] = [msgspec.json.decode(nodes) for nodes in columns["nodes"]]
+    columns["split"] = [split_of(str(family)) for family in columns["family"]]
+    return kernel_samples_of(columns, features_version)
+
+
+def kernel_samples_of(columns: Mapping[str, Any], features_version: int) -> KernelSamples:
+    """Samples from columns that were fetched, one for each field.
+
+    Raises:
+        StoreError: rows have different numbers of features.
+    """
     rows = columns["features"]
     lengths = {len(row) for row in rows}
     if len(lengths) > 1:
@@ -164,10 +206,15 @@ def kernel_samples(
         features=np.empty((0, 0)) if features is None else features,
         median_us=_floats(columns["median_us"]),
         spread=_floats(columns["spread"]),
+        low_us=_floats(columns["low_us"]),
+        high_us=_floats(columns["high_us"]),
         compiler_us=_floats(columns["compiler_us"]),
+        threads=np.asarray(np.ma.filled(columns["threads"], 0), dtype=np.int64),
         signature=_texts(columns["signature"]),
         graph_key=_texts(columns["graph_key"]),
+        nodes=_tuples(columns["nodes"]),
         family=_texts(columns["family"]),
+        split=_texts(columns["split"]),
         device_key=_texts(columns["device_key"]),
     )
 
@@ -178,40 +225,40 @@ def schedule_samples(
     """Measured schedules, by graph and device; failed ones are left out."""
     cursor = connection.execute(
         f"""
-        SELECT s.id AS schedule_id, s.graph_key, coalesce(g.family, '') AS family, m.device_key,
+        SELECT s.id, s.graph_key, coalesce(g.family, ''), m.device_key, {threads("d", "m")},
                s.schedule, s.origin, s.groups, s.predicted_us, s.predicted_low_us,
-               s.predicted_high_us, m.median_us, m.spread, m.error
+               s.predicted_high_us, m.median_us, m.spread, m.low_us, m.high_us, m.error
         FROM schedules s
-        JOIN ({_SCHEDULE_REPEATS}) m ON m.subject_id = s.id AND m.graph_key = s.graph_key
+        JOIN ({repeats("schedule")}) m ON m.subject_id = s.id AND m.graph_key = s.graph_key
         LEFT JOIN graphs g ON g.key = s.graph_key
+        LEFT JOIN devices d ON d.key = m.device_key
         WHERE $device_key IS NULL OR m.device_key = $device_key
         ORDER BY s.graph_key, m.device_key, s.id
         """,
         {"device_key": device_key},
     )
     samples = tuple(
-        ScheduleSample(
-            schedule_id=record[0],
-            graph_key=record[1],
-            family=record[2],
-            device_key=record[3],
-            schedule=msgspec.json.decode(record[4], type=Schedule),
-            origin=record[5],
-            groups=record[6],
-            predicted_us=record[7],
-            predicted_low_us=record[8],
-            predicted_high_us=record[9],
-            median_us=record[10],
-            spread=record[11],
-            error=record[12],
-        )
+        schedule_sample_of((*record[:3], split_of(record[2]), *record[3:]))
         for record in cursor.fetchall()
     )
     problems = connection.execute(
         "SELECT key, problem FROM graphs WHERE problem IS NOT NULL AND list_contains(?, key)",
-        [sorted({sample.graph_key for sample in samples})],
+        [sorted({sample.problem_key for sample in samples})],
     ).fetchall()
-    return ScheduleSamples(samples, dict(problems))
+    return ScheduleSamples(samples, StoredProblems(dict(problems)))
+
+
+def schedule_sample_of(record: Sequence[Any]) -> ScheduleSample:
+    """A sample from one fetched record: its fields in order, the schedule as JSON."""
+    fields = dict(zip(ScheduleSample.__dataclass_fields__, record, strict=True))
+    fields["schedule"] = msgspec.json.decode(fields["schedule"], type=Schedule)
+    return ScheduleSample(**fields)
+
+
+def threads(device: str, measured: str) -> str:
+    """SQL for the CPU threads that something ran on: 0 on a GPU, whose profile counts others."""
+    known = f"coalesce(nullif({measured}.threads, 0), {device}.threads, 0)"
+    return f"CASE WHEN {device}.kind = 'cuda' THEN 0 ELSE {known} END"
 
 
 def _floats(column: Any) -> Floats:
@@ -221,3 +268,11 @@ def _floats(column: Any) -> Floats:
 
 def _texts(column: Any) -> Texts:
     return np.asarray(column, dtype=np.object_)
+
+
+def _tuples(rows: Sequence[Sequence[str]]) -> Texts:
+    """One tuple a row; numpy on its own would make equally long ones a matrix."""
+    result = np.empty(len(rows), dtype=np.object_)
+    for i, row in enumerate(rows):
+        result[i] = tuple(row)
+    return result

@@ -124,7 +124,7 @@ class Store:
                     subject=str(store.path),
                     remedy="give the path of one, or collect into it first",
                 )
-            with store._reading():
+            with store.reading():
                 return store
         store.ingest()
         return store
@@ -187,7 +187,7 @@ class Store:
 
     def decision(self, graph_key: str, device_key: str) -> DecisionRow | None:
         """The newest decision for the graph on the device."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             found = TABLES["decisions"].select(
                 connection,
                 'WHERE graph_key = ? AND device_key = ? ORDER BY "at" DESC, schedule_id LIMIT 1',
@@ -205,7 +205,7 @@ class Store:
             device_key: the device.
             modes: modes that the decision may come from; an earlier one goes before a later one.
         """
-        with self._reading() as connection:
+        with self.reading() as connection:
             found: list[Row] = []
             for mode in modes:
                 found = TABLES["decisions"].select(
@@ -228,7 +228,7 @@ class Store:
 
     def extern_times(self, device_key: str) -> dict[str, float]:
         """Median microseconds of extern kernels measured on the device, by node signature."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             found = connection.execute(
                 "SELECT subject_id, median(median_us) FROM measurements WHERE subject = 'extern' "
                 "AND status = 'ok' AND device_key = ? AND median_us IS NOT NULL GROUP BY 1",
@@ -238,13 +238,13 @@ class Store:
 
     def graph(self, key: str) -> GraphRow | None:
         """The graph of that key."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             found = TABLES["graphs"].select(connection, "WHERE key = ?", [key])
         return cast(GraphRow, found[0]) if found else None
 
     def schedule(self, id: str, graph_key: str) -> ScheduleRow | None:
         """The schedule of that id for the graph."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             found = TABLES["schedules"].select(
                 connection, "WHERE id = ? AND graph_key = ?", [id, graph_key]
             )
@@ -262,12 +262,12 @@ class Store:
                 subject=str(self.path),
                 remedy=f"use one of {', '.join(TABLES)}",
             )
-        with self._reading() as connection:
+        with self.reading() as connection:
             return TABLES[table].select(connection, "ORDER BY ALL", [])
 
     def devices(self) -> list[DeviceRow]:
         """All devices, in the order in which they were met."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             return self._devices(connection)
 
     def kernel_samples(
@@ -287,7 +287,7 @@ class Store:
         Raises:
             StoreError: samples of that version have different numbers of features.
         """
-        with self._reading() as connection:
+        with self.reading() as connection:
             return kernel_samples(
                 connection,
                 features_version=features_version,
@@ -297,12 +297,12 @@ class Store:
 
     def schedule_samples(self, *, device_key: str | None = None) -> ScheduleSamples:
         """Measured schedules, of one device or all."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             return schedule_samples(connection, device_key=device_key)
 
     def measured_signatures(self, device_key: str) -> set[str]:
         """Signatures of kernels that were measured on the device, also those that failed."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             found = connection.execute(
                 "SELECT DISTINCT subject_id FROM measurements "
                 "WHERE subject = 'kernel' AND device_key = ?",
@@ -310,9 +310,14 @@ class Store:
             ).fetchall()
         return {signature for (signature,) in found}
 
+    def graph_keys(self) -> set[str]:
+        """Keys of all graphs."""
+        with self.reading() as connection:
+            return {key for (key,) in connection.execute("SELECT key FROM graphs").fetchall()}
+
     def info(self) -> StoreInfo:
         """Counts, devices and sizes."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             counts = {table: _count(connection, table) for table in TABLES}
             devices = tuple(self._devices(connection))
             version = self._database.version(connection)
@@ -344,7 +349,7 @@ class Store:
                 remedy="give a folder that can be written",
             ) from error
         written = []
-        with self._reading() as connection:
+        with self.reading() as connection:
             for table in TABLES:
                 file = target / f"{table}.parquet"
                 connection.execute(f"COPY {table} TO {_quoted(file)} (FORMAT parquet)")
@@ -384,7 +389,8 @@ class Store:
         return merged
 
     @contextmanager
-    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection for reading in bulk. Others wait while it is held."""
         with (
             self._database.lock(optional=self.read_only),
             self._database.connect(write=False) as connection,

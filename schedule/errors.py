@@ -39,6 +39,10 @@ class StoreError(FusewiseError):
     """A store that cannot be opened, read or written."""
 
 
+class DatasetError(FusewiseError):
+    """A published dataset that is unknown, damaged or of a newer form, or cannot be made."""
+
+
 class ModelError(FusewiseError):
     """A cost model that is missing, damaged, or made for other features or another device."""
 

@@ -46,7 +46,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
     learned_share: float | None = None
     #: Measured schedules that could be predicted, of graphs with at least two of them.
     n_schedules: int = 0
-    #: Measured schedules that could not: they are not over the graph's stored problem.
+    #: Measured schedules that could not: they are over no stored problem.
     n_schedules_skipped: int = 0
     #: Part of the pairs of schedules of one graph that are put in the right order.
     schedule_pairwise: float | None = None
@@ -103,8 +103,8 @@ def score_schedules(
 ) -> Scores:
     """Scores of ``model`` on the measured schedules of ``graphs`` (their keys).
 
-    Schedules that are not a plan over the stored problem of their graph (the compiler's own
-    fusion, or other lowering choices) cannot be predicted; they are counted as skipped.
+    Schedules that are not a plan over a stored problem (the compiler's own fusion, or lowering
+    choices whose problem was not kept) cannot be predicted; they are counted as skipped.
 
     Raises:
         StoreError: a stored problem cannot be read.
@@ -116,21 +116,24 @@ def score_schedules(
             by_graph[sample.graph_key].append(sample)
     right, pairs, scored, skipped = 0.0, 0, 0, 0
     top: dict[int, list[float]] = {1: [], 5: []}
-    for graph, members in by_graph.items():
+    for members in by_graph.values():
         measured, predicted = [], []
-        problem = samples.problem(graph) if samples.has_problem(graph) else None
-        cost = None if problem is None else PlanCost(problem, profile, model, extern_us)
+        costs: dict[str, PlanCost] = {}
         for sample in members:
             plan = sample.schedule.plan
-            if problem is None or cost is None or plan is None or sample.schedule.lowering:
+            if plan is None or not samples.has_problem(sample):
                 skipped += 1
                 continue
+            problem = samples.problem(sample)
             try:
                 check_plan(problem, plan)
             except PlanError:
                 # Made on another lowering of the graph; counted, since it is no fault of the model.
                 skipped += 1
                 continue
+            cost = costs.get(sample.problem_key)
+            if cost is None:
+                cost = costs[sample.problem_key] = PlanCost(problem, profile, model, extern_us)
             measured.append(sample.median_us)
             predicted.append(cost.plan(plan).us)
         if len(measured) < 2:  # noqa: PLR2004 - one schedule has nothing to be compared with

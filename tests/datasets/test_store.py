@@ -155,9 +155,11 @@ def test_schedule_samples(store: Store, one_of_each: list[Row]) -> None:
         ("g", 5.0, float("inf")),
         ("lost", 5.0, float("inf")),
     ]
-    assert isinstance(samples.problem("g"), Problem)
-    with pytest.raises(StoreError, match="problem is not in the store"):
-        samples.problem("lost")
+    kept, lost = samples
+    assert isinstance(samples.problem(kept), Problem)
+    assert not samples.has_problem(lost)
+    with pytest.raises(StoreError, match="its problem was not kept"):
+        samples.problem(lost)
     assert len(store.schedule_samples(device_key="other")) == 0
 
 
@@ -174,8 +176,9 @@ def test_a_damaged_problem_is_named(store: Store, one_of_each: list[Row]) -> Non
     )
     store.append([*one_of_each, damaged, schedule_measured])
     store.ingest()
+    samples = store.schedule_samples()
     with pytest.raises(StoreError, match="cannot be read"):
-        store.schedule_samples().problem("g")
+        samples.problem(*samples)
 
 
 def test_merging_twice_is_merging_once(

@@ -35,10 +35,15 @@ def samples(us: list[float], graph: list[str], family: list[str] | None = None) 
         features=np.zeros((n, 1)),
         median_us=np.array(us),
         spread=np.zeros(n),
+        low_us=np.full(n, np.nan),
+        high_us=np.full(n, np.nan),
         compiler_us=np.full(n, np.nan),
+        threads=np.zeros(n, dtype=np.int64),
         signature=np.array([f"k{i}" for i in range(n)], dtype=object),
         graph_key=np.array(graph, dtype=object),
+        nodes=np.array([None] * n, dtype=object),
         family=np.array(family or [""] * n, dtype=object),
+        split=np.array(["train"] * n, dtype=object),
         device_key=np.array(["cpu"] * n, dtype=object),
     )
 

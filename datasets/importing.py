@@ -1,0 +1,121 @@
+"""Taking a published dataset into a store, so that own measurements extend it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fusewise.datasets.rows import (
+    GraphRow,
+    KernelRow,
+    MeasurementRow,
+    Row,
+    ScheduleRow,
+    Subject,
+    encode_problem,
+)
+from fusewise.datasets.store import Store
+from fusewise.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from fusewise.datasets.dataset import Dataset
+
+#: Each subject with its table and the column that names it there.
+_MEASURED: Final[tuple[tuple[Subject, str, str], ...]] = (
+    ("kernel", "kernels", "signature"),
+    ("schedule", "schedules", "id"),
+    ("extern", "externs", "signature"),
+)
+
+
+def import_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> dict[str, int]:
+    """Take all of ``dataset`` into the store at ``path``; rows taken in, by table.
+
+    A graph that the store has keeps its row: a dataset knows less of it.
+
+    Raises:
+        DatasetError: the dataset is damaged.
+        StoreError: the store cannot be opened or written.
+    """
+    with Store.open(path) as store:
+        known = store.graph_keys()
+        store.append(_rows(dataset, known))
+        return store.ingest().rows
+
+
+def _rows(dataset: Dataset, known: set[str]) -> Iterator[Row]:
+    yield from dataset.devices()
+    problems = dataset.problems
+    created = dataset.manifest.created
+    for row in dataset.records("graphs"):
+        if row["key"] not in known:
+            key = row["key"]
+            yield GraphRow(
+                key=key,
+                parts={},
+                kind=row["kind"],
+                family=row["family"],
+                source=row["source"],
+                licence=row["licence"],
+                nodes=row["nodes"],
+                problem=encode_problem(problems[key]) if key in problems else None,
+                torch_version=row["torch_version"],
+                created=created,
+            )
+    for subject, table, name in _MEASURED:
+        for row in dataset.records(table):
+            if subject == "kernel" and row["features"] is not None:
+                yield KernelRow(
+                    signature=row["signature"],
+                    device_key=row["device_key"],
+                    graph_key=row["graph_key"],
+                    nodes=tuple(row["nodes"]),
+                    features_version=row["features_version"],
+                    features=row["features"],
+                    compiler_us=row["compiler_us"],
+                )
+            elif subject == "schedule":
+                yield ScheduleRow(
+                    id=row["id"],
+                    graph_key=row["graph_key"],
+                    schedule=msgspec.json.decode(row["schedule"], type=Schedule),
+                    origin=row["origin"],
+                    groups=row["groups"],
+                    predicted_us=row["predicted_us"],
+                    predicted_low_us=row["predicted_low_us"],
+                    predicted_high_us=row["predicted_high_us"],
+                )
+            yield _measurement(dataset, subject, row[name], row)
+
+
+def _measurement(
+    dataset: Dataset, subject: Subject, subject_id: str, row: dict[str, Any]
+) -> MeasurementRow:
+    # The same each time, so that taking it in again adds nothing.
+    identity = "/".join(
+        (dataset.name, subject, subject_id, row["graph_key"], row["device_key"], str(row["status"]))
+    )
+    low, high = row["low_us"], row["high_us"]
+    return MeasurementRow(
+        subject=subject,
+        subject_id=subject_id,
+        graph_key=row["graph_key"],
+        device_key=row["device_key"],
+        threads=row["threads"],
+        status=row["status"],
+        reason=row["reason"],
+        median_us=row["median_us"],
+        spread=row["spread"],
+        rounds=row["rounds"],
+        interval=None if low is None or high is None else (low, high),
+        error=row.get("error"),
+        clock={"dataset": dataset.name},
+        code_hash=row.get("code_hash") or "",
+        torch_version=row["torch_version"],
+        at=dataset.manifest.created,
+        id=hashlib.sha256(identity.encode()).hexdigest()[:32],
+    )

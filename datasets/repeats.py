@@ -1,0 +1,49 @@
+"""What several measurements of one thing come to: the SQL that sums up their repeats.
+
+Reads nothing by itself; ``samples.py`` and ``publish.py`` join it to what was measured.
+"""
+
+from __future__ import annotations
+
+from fusewise.datasets.rows import Subject
+
+# Repeats under the newest torch; what an older torch generated is another kernel.
+_REPEATS = """
+    SELECT subject_id, device_key, {graph}
+           median(median_us) AS median_us,
+           median(spread) AS spread,
+           sum(rounds)::INTEGER AS rounds,
+           median("interval"[1]) AS low_us,
+           median("interval"[2]) AS high_us,
+           count(*)::INTEGER AS measurements,
+           CASE WHEN count(*) > 1 THEN max(median_us) / min(median_us) - 1 END AS repeat_range,
+           max(error) AS error,
+           max(threads) AS threads,
+           newest AS torch_version,
+           max("at") AS "at",
+           arg_min(code_hash, place) AS code_hash
+    FROM (
+        SELECT *, row_number() OVER newest_first AS place,
+               first_value(torch_version) OVER newest_first AS newest
+        FROM measurements
+        WHERE subject = '{subject}' AND status = 'ok' AND median_us > 0 AND isfinite(median_us)
+        WINDOW newest_first AS (
+            PARTITION BY subject_id, device_key {partition} ORDER BY "at" DESC, id
+        )
+    )
+    WHERE torch_version = newest
+    GROUP BY subject_id, device_key, {graph} newest
+"""
+
+
+def repeats(subject: Subject) -> str:
+    """SQL of one row for each kernel or extern call and device, or schedule, graph and device.
+
+    Times are medians over the repeats in microseconds, ``rounds`` their sum, ``measurements`` how
+    many they are, ``repeat_range`` the largest over the smallest median less 1 (NULL for a single
+    one), ``error`` the largest; ``at`` and ``code_hash`` are of the newest. Failed ones are left
+    out.
+    """
+    if subject == "schedule":
+        return _REPEATS.format(subject=subject, graph="graph_key,", partition=", graph_key")
+    return _REPEATS.format(subject=subject, graph="", partition="")
