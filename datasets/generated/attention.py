@@ -36,8 +36,9 @@ def softmax(draw: Draw) -> Program:
 def attention(draw: Draw) -> Program:
     """Attention written out: two small products with masking and softmax between."""
     heads, width = draw.choice((1, 2, 4, 8)), draw.choice((16, 32, 64))
-    length = draw.choice((8, 16, 17, 32, 49, 64, 128))
-    batch = min(64, max(1, draw.numel // (heads * length * max(length, width))))
+    lengths = (8, 16, 17, 32, 49, 64, 128, 197, 256, 512, 1024, 2048)
+    length = draw.choice([n for n in lengths if heads * n * max(n, width) <= draw.numel] or [8])
+    batch = min(256, max(1, draw.numel // (heads * length * max(length, width))))
     causal, relative = draw.chance(0.5), draw.chance(0.3)
     shape = (batch, heads, length, width)
 
@@ -63,7 +64,8 @@ def attention(draw: Draw) -> Program:
 def rope(draw: Draw) -> Program:
     """Rotary position embedding of queries and keys, halves or interleaved, tables given or not."""
     heads, width = draw.choice((1, 2, 4, 8)), draw.choice((16, 32, 64, 128))
-    length = draw.choice((16, 33, 64, 128, 256))
+    length = draw.choice((16, 33, 64, 128, 256, 1024, 4096))
+    length = min(length, max(4, draw.numel // (heads * width)))
     batch = max(1, draw.numel // (heads * length * width))
     interleaved, computed = draw.chance(0.4), draw.chance(0.5)
     shape = (batch, heads, length, width)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from fusewise.datasets.generated.draw import Draw, Program
 
 # All are defined and smooth enough for any finite input, so that chains of them stay finite.
-_UNARY: tuple[Callable[[Tensor], Tensor], ...] = (
+UNARY: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.sigmoid,
     torch.tanh,
     torch.sin,
@@ -30,7 +30,7 @@ _UNARY: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: x.clamp(-2.0, 2.0),
     lambda x: x * 0.7 + 0.1,
 )
-_BINARY: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+BINARY: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     torch.add,
     torch.sub,
     torch.maximum,
@@ -49,9 +49,9 @@ def pointwise_chain(draw: Draw) -> Program:
     steps: list[tuple[Callable[..., Tensor], int]] = []
     for _ in range(draw.between(3, 24)):
         if draw.chance(0.35):
-            steps.append((draw.choice(_BINARY), draw.between(0, inputs - 1)))
+            steps.append((draw.choice(BINARY), draw.between(0, inputs - 1)))
         else:
-            steps.append((draw.choice(_UNARY), -1))
+            steps.append((draw.choice(UNARY), -1))
 
     def run(*given: Tensor) -> Tensor:
         h = given[0] * 1.0
@@ -73,9 +73,9 @@ def many_users(draw: Draw) -> Program:
         # Early values are favoured, so that they get many users.
         first = min(draw.between(0, inputs + i - 1), draw.between(0, inputs + i - 1))
         if draw.chance(0.5):
-            steps.append((draw.choice(_BINARY), first, draw.between(0, inputs + i - 1)))
+            steps.append((draw.choice(BINARY), first, draw.between(0, inputs + i - 1)))
         else:
-            steps.append((draw.choice(_UNARY), first, -1))
+            steps.append((draw.choice(UNARY), first, -1))
     results = sorted({draw.between(inputs, inputs + size - 1) for _ in range(draw.between(1, 4))})
     summed = draw.chance(0.3)
 

@@ -6,6 +6,7 @@ Never touches torch's global random state.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,20 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-#: Elements of the main tensor at scale 1: from some 5 µs to some 5 ms on a few CPU cores.
-_SMALLEST, _LARGEST = 2**12, 2**22
+#: Elements of the smallest main tensor, at any scale: kernels that do next to nothing occur on
+#: every device.
+_SMALLEST = 2**10
+#: Bytes of the largest main tensor at scale 1: some 5 ms on a few CPU cores. 256 MB at scale 16.
+_LARGEST_BYTES = 2**24
+#: Drawn values are repeated in tensors of more elements, as drawing takes longer than running.
+_MOST_DRAWN = 2**21
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPE_WEIGHTS = (0.4, 0.45, 0.15)
 
 #: Widths that models have: powers of two and not.
 _WIDTHS = (16, 32, 40, 48, 64, 80, 96, 127, 128, 160, 192, 197, 256, 320, 384, 512, 640, 768)
-_WIDE = (*_WIDTHS, 1000, 1024, 1280, 1536, 2048, 3072, 4096)
+_WIDE = (*_WIDTHS, 1000, 1024, 1280, 1536, 2048, 3072, 4096, 5120, 8192, 14336)
 
 
 @dataclass(frozen=True)
@@ -42,12 +51,16 @@ class Draw:
     """
 
     def __init__(self, seed: str, scale: float) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.scale = scale
         self.generator = torch.Generator().manual_seed(self.random.getrandbits(62))
-        self.dtype: torch.dtype = self.choice((torch.float32, torch.float32, torch.bfloat16))
-        #: Elements of the program's main tensor.
-        self.numel = max(16, int(self._log_uniform(_SMALLEST, _LARGEST) * scale))
+        self.dtype: torch.dtype = self.random.choices(_DTYPES, _DTYPE_WEIGHTS)[0]
+        largest = max(64.0, _LARGEST_BYTES * scale / self.dtype.itemsize)
+        smallest = min(_SMALLEST, largest / 4)
+        #: Elements of the program's main tensor: of every order of magnitude, the larger ones
+        #: more often.
+        self.numel = int(smallest * (largest / smallest) ** self.random.triangular(0, 1, 0.75))
         #: Whether a family that can be trained is.
         self.training = self.chance(0.5)
 
@@ -62,6 +75,10 @@ class Draw:
     def between(self, low: int, high: int) -> int:
         """An integer from ``low`` to ``high``, both included."""
         return self.random.randint(low, high)
+
+    def log_between(self, low: int, high: int) -> int:
+        """An integer from ``low`` to ``high``, each order of magnitude as often."""
+        return round(self._log_uniform(low, max(low, high)))
 
     def width(self, *, wide: bool = True) -> int:
         """Extent of an innermost dimension; at most the square root of numel times eight."""
@@ -95,19 +112,44 @@ class Draw:
         """
         dtype = dtype or self.dtype
         if not dtype.is_floating_point:
-            return torch.randint(-128, 128, tuple(shape), generator=self.generator).to(dtype)
-        values = torch.randn(tuple(shape), generator=self.generator)
-        if positive:
-            values = values.abs() + 0.1
-        return values.to(dtype).requires_grad_(self.training if grad is None else grad)
+            return self._repeated(
+                shape, lambda n: torch.randint(-128, 128, (n,), generator=self.generator).to(dtype)
+            )
+        # Normal values are drawn in fp32 for all dtypes, so that a seed draws the same numbers.
+        values = self._repeated(
+            shape, lambda n: torch.randn(n, generator=self.generator), dtype, positive=positive
+        )
+        return values.requires_grad_(self.training if grad is None else grad)
 
     def indices(self, shape: Sequence[int], bound: int) -> Tensor:
         """Integers below ``bound``, int64."""
-        return torch.randint(0, bound, tuple(shape), generator=self.generator)
+        return self._repeated(
+            shape, lambda n: torch.randint(0, bound, (n,), generator=self.generator)
+        )
 
     def mask(self, shape: Sequence[int], probability: float = 0.5) -> Tensor:
         """Booleans, True with that probability."""
-        return torch.rand(tuple(shape), generator=self.generator) < probability
+        return self._repeated(
+            shape, lambda n: torch.rand(n, generator=self.generator) < probability
+        )
+
+    def _repeated(
+        self,
+        shape: Sequence[int],
+        values: Callable[[int], Tensor],
+        dtype: torch.dtype | None = None,
+        *,
+        positive: bool = False,
+    ) -> Tensor:
+        """A tensor of up to so many drawn values, which are repeated where it has more."""
+        numel = math.prod(shape)
+        some = values(min(numel, _MOST_DRAWN))
+        if positive:
+            some = some.abs() + 0.1
+        some = some if dtype is None else some.to(dtype)
+        if numel > _MOST_DRAWN:
+            some = some.repeat(-(-numel // _MOST_DRAWN))[:numel]
+        return some.reshape(tuple(shape))
 
     def module(self, build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
         """A module built with its initial values drawn from here, in the program's dtype."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,8 @@ ACTIVATIONS: tuple[Activation, ...] = (
 
 def gated(draw: Draw) -> Program:
     """The elementwise part of a gated MLP: gate and value in two tensors or halves of one."""
-    shape = draw.shape(draw.between(2, 3))
+    *outer, width = draw.shape(draw.between(2, 3))
+    shape = (*outer, width // 2 * 2)
     act = draw.choice(ACTIVATIONS)
     halves, biased, clamped = draw.chance(0.5), draw.chance(0.4), draw.chance(0.2)
 
@@ -68,12 +69,18 @@ class _GatedMlp(nn.Module):
 
 def gated_mlp(draw: Draw) -> Program:
     """A whole feed-forward block with small products."""
-    width = draw.choice((16, 32, 48, 64, 128))
+    width = _narrow(draw, (16, 32, 48, 64, 128, 256, 512, 1024))
     inner = width * draw.choice((2, 3, 4))
-    rows = min(4096, max(1, draw.numel // inner))
+    rows = max(1, draw.numel // inner)
     act, gate = draw.choice(ACTIVATIONS), draw.chance(0.6)
     module = draw.module(lambda: _GatedMlp(width, inner, act, gate))
     return Program(module, (draw.tensor((rows, width)),), draw.training)
+
+
+def _narrow(draw: Draw, widths: Sequence[int]) -> int:
+    """A width whose products take about as long as the elementwise work beside them."""
+    most = max(widths[0], int(draw.numel**0.5 / 2))
+    return draw.choice([width for width in widths if width <= most])
 
 
 class _Composed(nn.Module):
@@ -110,8 +117,8 @@ class _Composed(nn.Module):
 
 def composed(draw: Draw) -> Program:
     """Norms, activations, softmaxes, products and residuals in random order."""
-    width = draw.choice((16, 32, 64, 96, 128))
-    rows = min(16384, max(2, draw.numel // width))
+    width = _narrow(draw, (16, 32, 64, 96, 128, 256, 768))
+    rows = max(2, draw.numel // width)
     kinds = ("norm", "rms", "act", "softmax", "centre", "product", "residual", "residual")
     plan = tuple((draw.choice(kinds), draw.choice(ACTIVATIONS)) for _ in range(draw.between(3, 9)))
     module = draw.module(lambda: _Composed(width, plan))
