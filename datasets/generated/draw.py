@@ -20,8 +20,8 @@ T = TypeVar("T")
 #: Elements of the smallest main tensor, at any scale: kernels that do next to nothing occur on
 #: every device.
 _SMALLEST = 2**10
-#: Bytes of the largest main tensor at scale 1: some 5 ms on a few CPU cores. 256 MB at scale 16.
-_LARGEST_BYTES = 2**24
+#: Bytes of the largest main tensor at scale 1: some 10 ms on a few CPU cores. 512 MB at scale 16.
+_LARGEST_BYTES = 2**25
 #: Drawn values are repeated in tensors of more elements, as drawing takes longer than running.
 _MOST_DRAWN = 2**21
 
@@ -60,7 +60,7 @@ class Draw:
         smallest = min(_SMALLEST, largest / 4)
         #: Elements of the program's main tensor: of every order of magnitude, the larger ones
         #: more often.
-        self.numel = int(smallest * (largest / smallest) ** self.random.triangular(0, 1, 0.75))
+        self.numel = int(smallest * (largest / smallest) ** self.random.triangular(0, 1, 0.85))
         #: Whether a family that can be trained is.
         self.training = self.chance(0.5)
 
