@@ -47,6 +47,11 @@ class CorpusSpec(msgspec.Struct, frozen=True, kw_only=True):
     #: Families to draw from; none for all.
     families: tuple[str, ...] = ()
 
+    @property
+    def label(self) -> str:
+        """What its programs are told apart by from those of the same names at other sizes."""
+        return f"{self.name}@{self.scale:g}" if self.scale != 1.0 else self.name
+
 
 class Corpus(Protocol):
     """Something that graphs come from."""

@@ -179,7 +179,35 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     at: Moment = msgspec.field(default_factory=utc_now)
 
 
-Row = DeviceRow | GraphRow | KernelRow | ScheduleRow | MeasurementRow | DecisionRow | ModelRow
+class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A program of a corpus that was collected from, and what came of it."""
+
+    device_key: str
+    #: Label of the corpus, :attr:`fusewise.datasets.corpus.CorpusSpec.label`.
+    corpus: str
+    name: str
+    #: 0 the first time that the program is gone over.
+    round: Count = 0
+    status: MeasurementStatus = "ok"
+    #: What was given up and why, a line each; "" where nothing was.
+    reason: str = ""
+    graphs: Count = 0
+    #: Kernels and schedules that were timed.
+    kernels: Count = 0
+    schedules: Count = 0
+    at: Moment = msgspec.field(default_factory=utc_now)
+
+
+Row = (
+    DeviceRow
+    | GraphRow
+    | KernelRow
+    | ScheduleRow
+    | MeasurementRow
+    | DecisionRow
+    | ModelRow
+    | ItemRow
+)
 
 _problem_decoder = msgspec.json.Decoder(Problem)
 

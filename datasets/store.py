@@ -300,15 +300,23 @@ class Store:
         with self.reading() as connection:
             return schedule_samples(connection, device_key=device_key)
 
-    def measured_signatures(self, device_key: str) -> set[str]:
-        """Signatures of kernels that were measured on the device, also those that failed."""
+    def measured_signatures(self, device_key: str) -> dict[str, int]:
+        """How often each kernel and extern call was measured on the device, failures included."""
         with self.reading() as connection:
             found = connection.execute(
-                "SELECT DISTINCT subject_id FROM measurements "
-                "WHERE subject = 'kernel' AND device_key = ?",
+                "SELECT subject_id, count(*) FROM measurements "
+                "WHERE subject IN ('kernel', 'extern') AND device_key = ? GROUP BY 1",
                 [device_key],
             ).fetchall()
-        return {signature for (signature,) in found}
+        return dict(found)
+
+    def collected(self, device_key: str) -> set[tuple[str, str, int]]:
+        """Label of corpus, name and round of the programs that were collected on the device."""
+        with self.reading() as connection:
+            found = connection.execute(
+                "SELECT corpus, name, round FROM items WHERE device_key = ?", [device_key]
+            ).fetchall()
+        return set(found)
 
     def graph_keys(self) -> set[str]:
         """Keys of all graphs."""

@@ -18,6 +18,7 @@ from fusewise.datasets.rows import (
     DecisionRow,
     DeviceRow,
     GraphRow,
+    ItemRow,
     KernelRow,
     MeasurementRow,
     ModelRow,
@@ -205,6 +206,12 @@ TABLES: dict[str, Table] = {
             default="first",
         ),
         Table(name="models", row=ModelRow, key=("id",), newer_by="at"),
+        Table(
+            name="items",
+            row=ItemRow,
+            key=("device_key", "corpus", "name", "round"),
+            newer_by="at",
+        ),
     )
 }
 

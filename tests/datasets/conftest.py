@@ -15,6 +15,7 @@ from fusewise.datasets.rows import (
     DecisionRow,
     DeviceRow,
     GraphRow,
+    ItemRow,
     KernelRow,
     MeasurementRow,
     ModelRow,
@@ -76,6 +77,7 @@ def one_of_each() -> list[Row]:
             candidates=(CandidateSummary.of(candidate),),
         ),
         ModelRow(id="m", path="m.txt", device_key="d", features_version=1, manifest={"rows": 3}),
+        ItemRow(device_key="d", corpus="generated", name="layer_norm/0-1", graphs=2, kernels=7),
     ]
 
 

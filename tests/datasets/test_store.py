@@ -59,8 +59,9 @@ def test_lookups(store: Store, one_of_each: list[Row]) -> None:
     assert store.schedule(one_of_each[3].id, "g") == one_of_each[3]  # type: ignore[union-attr]
     assert store.schedule("no", "g") is None
     assert store.devices() == [one_of_each[0]]
-    assert store.measured_signatures("d") == {"s"}
-    assert store.measured_signatures("other") == set()
+    assert store.measured_signatures("d") == {"s": 1}
+    assert store.measured_signatures("other") == {}
+    assert store.collected("d") == {("generated", "layer_norm/0-1", 0)}
 
 
 def test_the_newest_decision_holds_whatever_the_order(store: Store) -> None:
@@ -120,7 +121,7 @@ def test_kernel_samples(store: Store, one_of_each: list[Row]) -> None:
     assert samples.compiler_us[0] == 3.0 and np.isnan(samples.compiler_us[1])
     assert samples.family.tolist() == ["f", "f"]
     assert len(store.kernel_samples(device_kind="cuda")) == 0
-    assert store.measured_signatures("d") == {"s", "twice", "failed"}
+    assert store.measured_signatures("d").keys() == {"s", "twice", "failed"}
 
 
 def test_features_of_unequal_length_are_refused(store: Store) -> None:
@@ -218,7 +219,7 @@ def test_info(store: Store, one_of_each: list[Row]) -> None:
     info = store.info()
     assert info.counts == dict.fromkeys(TABLES, 1)
     assert info.devices == (one_of_each[0],)
-    assert info.bytes > 0 and info.schema_version == 1 and info.path == str(store.path)
+    assert info.bytes > 0 and info.schema_version == 2 and info.path == str(store.path)
 
 
 def test_read_only_changes_nothing(path: Path, one_of_each: list[Row]) -> None:
