@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.drawn import chosen_families, drawn_names, family_of
-from fusewise.datasets.transformers_models import text
+from fusewise.datasets.transformers_models.decoders import DECODERS
+from fusewise.datasets.transformers_models.perception import PERCEPTION
 from fusewise.datasets.transformers_models.sizes import Architecture, Sizes
+from fusewise.datasets.transformers_models.text import TEXT
 from fusewise.schedule.errors import CorpusError
 
 #: Every architecture by name. Add one to the tables of its kind and its models are drawn.
-ARCHITECTURES: Final[dict[str, Architecture]] = {**text.ARCHITECTURES}
+ARCHITECTURES: Final[dict[str, Architecture]] = {**TEXT, **DECODERS, **PERCEPTION}
 
 _SUBJECT: Final = "transformers corpus"
 

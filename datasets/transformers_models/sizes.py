@@ -105,7 +105,7 @@ class Architecture:
 
 def tokens(sizes: Sizes) -> dict[str, Tensor]:
     """Tokens of :attr:`Sizes.length`."""
-    return {"input_ids": _token_ids(sizes, sizes.length)}
+    return {"input_ids": token_ids(sizes, sizes.length)}
 
 
 def padded_tokens(sizes: Sizes) -> dict[str, Tensor]:
@@ -118,18 +118,18 @@ def padded_tokens(sizes: Sizes) -> dict[str, Tensor]:
 
 def labelled_tokens(sizes: Sizes) -> dict[str, Tensor]:
     """Tokens, with labels where the model is trained: the loss is part of the program then."""
-    ids = _token_ids(sizes, sizes.length)
+    ids = token_ids(sizes, sizes.length)
     return {"input_ids": ids, "labels": ids} if sizes.training else {"input_ids": ids}
 
 
 def few_tokens(sizes: Sizes) -> dict[str, Tensor]:
     """Tokens of :attr:`Sizes.few`."""
-    return {"input_ids": _token_ids(sizes, sizes.few)}
+    return {"input_ids": token_ids(sizes, sizes.few)}
 
 
 def two_texts(sizes: Sizes) -> dict[str, Tensor]:
     """Tokens for the encoder and for the decoder."""
-    return {**tokens(sizes), "decoder_input_ids": _token_ids(sizes, max(4, sizes.length // 2))}
+    return {**tokens(sizes), "decoder_input_ids": token_ids(sizes, max(4, sizes.length // 2))}
 
 
 def images(patch: int, *, channels: int = 3) -> Callable[[Sizes], dict[str, Tensor]]:
@@ -142,7 +142,8 @@ def images(patch: int, *, channels: int = 3) -> Callable[[Sizes], dict[str, Tens
     return make
 
 
-def _token_ids(sizes: Sizes, length: int) -> Tensor:
+def token_ids(sizes: Sizes, length: int) -> Tensor:
+    """Tokens of that length."""
     # The first few ids have a meaning to some models (padding, end of text).
     return torch.randint(4, VOCABULARY, (sizes.batch, length))
 

@@ -1,27 +1,67 @@
 from __future__ import annotations
 
+import itertools
+import random
 import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from fusewise.datasets.corpus import Corpus, GraphSample
+from fusewise.datasets.corpus import GraphSample
+from fusewise.datasets.splits import HELD_OUT, split_of
 from fusewise.datasets.transformers_models.corpus import ARCHITECTURES, TransformersCorpus
+from fusewise.datasets.transformers_models.sizes import Sizes
 from fusewise.schedule.errors import CorpusError
 
 Run = Callable[[GraphSample], list[torch.Tensor]]
-Drawn = Callable[[Corpus, int, int], list[GraphSample]]
+Tensors = Callable[[object], list[torch.Tensor]]
 
 
 @pytest.mark.parametrize("family", ARCHITECTURES)
-def test_architectures_run(family: str, drawn: Drawn, run: Run) -> None:
+def test_architectures_run(family: str, run: Run) -> None:
     pytest.importorskip("transformers")
-    samples = drawn(TransformersCorpus(scale=0.1, families=[family]), 0, 2)
-    assert samples
-    for sample in samples:
-        assert sample.family == f"transformers/{family}"
-        run(sample)
+    (sample,) = TransformersCorpus(scale=0.05).build(f"{family}/0-0")
+    assert sample.family == f"transformers/{family}" and sample.licence
+    run(sample)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5", "whisper"])
+def test_equal_names_give_equal_models(family: str, tensors: Tensors) -> None:
+    pytest.importorskip("transformers")
+    before = torch.random.get_rng_state()
+    (first,), (second,) = (TransformersCorpus(scale=0.05).build(f"{family}/1-0") for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert isinstance(first.module, torch.nn.Module)
+    assert isinstance(second.module, torch.nn.Module)
+    given = tensors(first.kwargs), tensors(second.kwargs)
+    assert all(torch.equal(a, b) for a, b in zip(*given, strict=True))
+    weights = first.module.parameters(), second.module.parameters()
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_names_take_the_architectures_in_turn() -> None:
+    pytest.importorskip("transformers")
+    names = list(itertools.islice(TransformersCorpus(families=("vit", "t5")).names(7), 3))
+    assert names == ["vit/7-0", "t5/7-1", "vit/7-2"]
+
+
+def test_sizes_are_realistic_and_bounded() -> None:
+    drawn = [Sizes.draw(random.Random(seed), 16.0) for seed in range(500)]
+    assert max(s.width for s in drawn) == max(s.heads * 128 for s in drawn) == 2048
+    assert 1024 < max(s.length for s in drawn) <= 2048
+    assert 32 < max(s.batch for s in drawn) <= 64
+    assert max(s.batch * s.length * s.width for s in drawn) <= 2**26
+    assert {s.dtype for s in drawn} == {torch.float32, torch.bfloat16, torch.float16}
+    assert {s.attention for s in drawn} == {"eager", "sdpa"}
+    assert max(s.width for s in (Sizes.draw(random.Random(i), 1.0) for i in range(99))) <= 256
+
+
+def test_one_architecture_in_six_is_held_out() -> None:
+    held = [name for name in ARCHITECTURES if split_of(f"transformers/{name}") == "test"]
+    assert len(ARCHITECTURES) / 9 < len(held) < len(ARCHITECTURES) / 5
+    for name in HELD_OUT["transformers"]:
+        assert any(found.startswith(name) for found in held)
 
 
 def test_missing_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +70,10 @@ def test_missing_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPat
         next(TransformersCorpus().names(0))
     with pytest.raises(CorpusError, match="pip install transformers"):
         next(TransformersCorpus().build("bert/0-0"))
+
+
+def test_a_version_without_the_model_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr(transformers, "GPT2LMHeadModel", None)
+    with pytest.raises(CorpusError, match="cannot build the gpt2 model"):
+        next(TransformersCorpus().build("gpt2/0-0"))
