@@ -12,6 +12,7 @@ from fusewise.schedule.errors import FusewiseError
 #: Commands by name, each with the module that it is in; loaded when asked for.
 _COMMANDS = {
     "collect": "fusewise.commands.collect",
+    "dataset": "fusewise.commands.dataset",
     "search": "fusewise.commands.search",
     "store": "fusewise.commands.store",
 }
@@ -22,6 +23,7 @@ Examples:
   train-costmodel
   fusewise search model.py:factory --budget 10m --out plan.json
   fusewise store info
+  fusewise dataset info h200
 """
 
 

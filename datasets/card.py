@@ -61,7 +61,7 @@ def _summary(manifest: Manifest) -> str:
     size = sum(file.bytes for file in manifest.files.values()) / _MIB
     schedules = sum(device.schedules for device in manifest.devices)
     return (
-        f"{kernels:,} kernels, {manifest.problems:,} problems and {schedules:,} schedules of "
+        f"{kernels:,} kernels,\n{manifest.problems:,} problems and {schedules:,} schedules of "
         f"{len(manifest.families):,} families, {size:.1f} MiB."
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -274,6 +274,5 @@ class PublishedProblems:
     def __getitem__(self, key: str) -> Problem:
         return problem_of(zlib.decompress(self._packed[key]).decode(), key)
 
-    def keys(self) -> Sequence[str]:
-        """Keys of all of them."""
-        return tuple(self._packed)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)

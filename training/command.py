@@ -7,6 +7,7 @@ nothing itself.
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,23 @@ from fusewise.costmodel.device import DeviceProfile, device_key, device_profile
 from fusewise.costmodel.model_file import read_manifest
 from fusewise.costmodel.registry import find_model, load_model
 from fusewise.costmodel.roofline import Roofline
+from fusewise.datasets.dataset import Dataset, load
 from fusewise.datasets.store import Store, default_store_path
 from fusewise.schedule.errors import FusewiseError, ModelError, OptionError, StoreError
 from fusewise.training.evaluate import Scores
-from fusewise.training.fit import TrainingReport, evaluate, measured_devices, train
+from fusewise.training.fit import TrainingReport, evaluate, train
+from fusewise.training.source import Source, source_of
 
 _EXAMPLE = """\b
 Examples:
   train-costmodel
   train-costmodel --store runs/store.duckdb --tune 40 --json
+  train-costmodel --dataset h200
   train-costmodel --evaluate-only --model roofline
 
 Trains on the measured kernels of a store, judges by graphs held out, then fits to everything and
-saves the model in models/ beside the store, where compilation finds it.
+saves the model in models/ beside the store, where compilation finds it. Of a published dataset it
+trains on the train split only and judges by the test split; equal seeds give equal files.
 """
 
 # How each score is told; whole percentages would hide differences.
@@ -59,6 +64,12 @@ _ROWS = (
 @click.command(epilog=_EXAMPLE)
 @click.option("--store", type=click.Path(path_type=Path), help="Store to read; default: your own.")
 @click.option(
+    "--dataset",
+    "dataset_name",
+    metavar="NAME|PATH",
+    help="Published dataset to train on in place of a store: its name, or its folder.",
+)
+@click.option(
     "--device", metavar="KEY", help="Device to train for; default: the only one, or this."
 )
 @click.option(
@@ -76,6 +87,7 @@ _ROWS = (
 def main(
     *,
     store: Path | None,
+    dataset_name: str | None,
     device: str | None,
     hold_out: tuple[str, ...],
     out: Path | None,
@@ -88,11 +100,17 @@ def main(
     """Train the cost model on measured kernels and say how good it is."""
     try:
         _check_options(bool(out or tune or hold_out), evaluate_only, model)
-        with _open_store(store or default_store_path()) as opened:
-            profile = _profile(opened, device)
+        if dataset_name is not None:
+            _check_dataset_options(store, hold_out)
+        with ExitStack() as stack:
+            data: Store | Dataset = (
+                stack.enter_context(_open_store(store or default_store_path()))
+                if dataset_name is None
+                else load(dataset_name)
+            )
             report = _work(
-                opened,
-                profile,
+                data,
+                device,
                 hold_out=hold_out,
                 out=out,
                 seed=seed,
@@ -119,8 +137,8 @@ def report_json(report: TrainingReport) -> dict[str, Any]:
 
 
 def _work(
-    store: Store,
-    profile: DeviceProfile,
+    data: Store | Dataset,
+    device: str | None,
     *,
     hold_out: tuple[str, ...],
     out: Path | None,
@@ -129,11 +147,13 @@ def _work(
     evaluate_only: bool,
     model: str | None,
 ) -> TrainingReport:
+    source = source_of(data)
+    profile = _profile(source, device)
     # Progress goes to the error stream, so that what is printed can be piped.
     with Console(stderr=True).status("starting") as status:
         if not evaluate_only:
             return train(
-                store,
+                data,
                 profile,
                 seed=seed,
                 hold_out_families=hold_out,
@@ -141,7 +161,7 @@ def _work(
                 out=out,
                 progress=status.update,
             )
-        home = store.path.parent
+        home = source.home
         loaded = load_model(model, profile, home)
         seen: tuple[str, ...] = ()
         if model is not None and model != Roofline.name:
@@ -153,7 +173,7 @@ def _work(
                     remedy="choose the device with --device, or another model",
                 )
             seen = manifest.families
-        return evaluate(store, profile, loaded, seen_families=seen, progress=status.update)
+        return evaluate(data, profile, loaded, seen_families=seen, progress=status.update)
 
 
 def _check_options(trains: bool, evaluate_only: bool, model: str | None) -> None:
@@ -171,6 +191,21 @@ def _check_options(trains: bool, evaluate_only: bool, model: str | None) -> None
         )
 
 
+def _check_dataset_options(store: Path | None, hold_out: tuple[str, ...]) -> None:
+    if store is not None:
+        raise OptionError(
+            "is given beside --store, but samples come from one place",
+            subject="--dataset",
+            remedy="leave one of them out, or take the dataset into the store with to_store()",
+        )
+    if hold_out:
+        raise OptionError(
+            "has no meaning with --dataset, which says itself what it is judged by",
+            subject="--hold-out",
+            remedy="leave it out",
+        )
+
+
 def _open_store(path: Path) -> Store:
     """The store at ``path``. Opening alone would make a missing one."""
     if not path.is_file():
@@ -182,40 +217,40 @@ def _open_store(path: Path) -> Store:
     return Store.open(path)
 
 
-def _profile(store: Store, key: str | None) -> DeviceProfile:
-    """Profile of the device to train for, as the store has it.
+def _profile(source: Source, key: str | None) -> DeviceProfile:
+    """Profile of the device to train for, as the source has it.
 
     Raises:
-        ModelError: the store has no such device, or several and none is asked for.
+        ModelError: it has no such device, or several and none is asked for.
     """
     present = _present_keys()
     if key is None:
-        known = measured_devices(store)
+        known = source.measured_devices()
         here = [one for one in known if one in present]
         if len(known) > 1 and not here:
             raise ModelError(
                 f"it has kernels of {len(known)} devices: {', '.join(known)}",
-                subject=f"store {store.path}",
+                subject=source.subject,
                 remedy="choose one with --device",
             )
         # With none measured, the search for samples says so for the device at hand.
         key = (here or known or list(present))[0]
-    for row in store.devices():
+    for row in source.devices():
         if row.key == key and row.profile:
             try:
                 return msgspec.convert(row.profile, DeviceProfile)
             except msgspec.ValidationError as error:
                 raise ModelError(
                     f"the profile of device {key} is of another form: {error}",
-                    subject=f"store {store.path}",
+                    subject=source.subject,
                     remedy="collect on the device again, which stores its profile anew",
                 ) from error
     if key in present:
-        return device_profile(present[key], store.path.parent)
+        return device_profile(present[key], source.home)
     raise ModelError(
         f"it has no profile of device {key!r}, "
-        f"but of: {', '.join(row.key for row in store.devices()) or 'none'}",
-        subject=f"store {store.path}",
+        f"but of: {', '.join(row.key for row in source.devices()) or 'none'}",
+        subject=source.subject,
         remedy="choose one of these with --device",
     )
 
@@ -228,9 +263,13 @@ def _present_keys() -> dict[str, torch.device]:
 
 def _show(report: TrainingReport) -> None:
     console = Console()
-    held = {"family": "families held out", "graph": "graphs held out"}.get(
-        report.split, f"kernels of {report.split}" if report.split != "all" else "all kernels"
-    )
+    held = {
+        "family": "families held out",
+        "graph": "graphs held out",
+        "published split": "test split",
+        "unseen families": "kernels of unseen families",
+        "all": "all kernels",
+    }[report.split]
     table = Table("", "model", "roofline", title=f"{report.device}, {held}")
     for title, name, form in _ROWS:
         table.add_row(title, _told(report.model, name, form), _told(report.roofline, name, form))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -17,19 +16,20 @@ import msgspec
 import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
 from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel
 from fusewise.costmodel.model_file import Manifest, SavedModel
 from fusewise.costmodel.registry import save_model
 from fusewise.costmodel.roofline import Roofline
 from fusewise.costmodel.trained import TrainedModel
+from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.rows import ModelRow
-from fusewise.datasets.samples import KernelSamples, ScheduleSamples
+from fusewise.datasets.samples import KernelSamples
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
 from fusewise.training.evaluate import Scores, merge, score_kernels, score_schedules
-from fusewise.training.split import hold_out, take
+from fusewise.training.source import Source, source_of
+from fusewise.training.split import published_holdout, take
 from fusewise.training.tune import tune
 
 Progress = Callable[[str], None]
@@ -39,9 +39,9 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a training or an evaluation."""
 
     device: str
-    #: ``family`` or ``graph``: what was held out whole. ``unseen families`` or ``all`` where an
-    #: existing model was evaluated.
-    split: Literal["family", "graph", "unseen families", "all"]
+    #: ``family`` or ``graph``: what was held out whole; ``published split`` for a dataset's own.
+    #: ``unseen families`` or ``all`` where an existing model was evaluated.
+    split: Literal["family", "graph", "published split", "unseen families", "all"]
     n_train: int
     #: Scores on the held-out kernels and schedules, of the model and of the roofline.
     model: Scores
@@ -54,7 +54,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def train(
-    store: Store,
+    data: Store | Dataset,
     profile: DeviceProfile,
     *,
     seed: int = 0,
@@ -63,15 +63,15 @@ def train(
     out: Path | None = None,
     progress: Progress = lambda _: None,
 ) -> TrainingReport:
-    """Train on the store's kernels of the device of ``profile``, judge, save and record.
+    """Train on kernels of the device of ``profile``, judge, save and record.
 
     Args:
-        store: where samples come from and the model is recorded; the model is saved in
-            ``models/`` beside it.
+        data: where samples come from. A store records the model, which is saved in ``models/``
+            beside it; a model of a dataset is saved in ``models/`` of your own folder.
         profile: of the device to train for.
-        seed: of the split and the estimator; equal stores and seeds give equal models.
+        seed: of the split and the estimator; equal data and seeds give equal models.
         hold_out_families: families to judge by, which are not trained on in the end either;
-            a quarter of all where none are named.
+            a quarter of all where none are named. A dataset brings its own.
         tune_trials: Optuna trials over the estimator's parameters, on the training part only.
         out: file to save the model to instead.
         progress: told in a few words what is being done.
@@ -79,16 +79,18 @@ def train(
     Raises:
         ModelError: too few kernels, kernels of one graph only, or of other features.
         StoreError: the store cannot be read or written.
+        DatasetError: the dataset is damaged.
     """
+    source = source_of(data)
     progress("reading samples")
-    samples = device_samples(store, profile.key)
-    split = hold_out(samples, seed=seed, families=hold_out_families)
+    samples = source.kernels(profile)
+    split = source.hold_out(samples, seed=seed, families=hold_out_families)
     fitted, held = take(samples, split.train), take(samples, split.test)
     if len(fitted) < MIN_ROWS:
         raise ModelError(
             f"{len(fitted)} kernels are left to train on beside the {split.by} held out to judge "
             f"by, at least {MIN_ROWS} are needed",
-            subject=f"store {store.path}",
+            subject=source.subject,
             remedy="collect or compile more graphs",
         )
     estimator = LearnedCostModel(seed=seed)
@@ -101,19 +103,15 @@ def train(
     progress(f"fitting to {len(fitted)} kernels")
     estimator.fit(fitted.features, fitted.median_us, split.labels[split.train])
     progress(f"judging by {len(held)} kernels of graphs held out")
-    schedules = store.schedule_samples(device_key=profile.key)
-    externs = store.extern_times(profile.key) if len(schedules) else {}
-    scores = [
-        _score(model, held, schedules, profile, externs)
-        for model in (estimator.model_, Roofline(profile))
-    ]
+    judge = _Judge(source, held, profile)
+    scores = [judge.score(model) for model in (estimator.model_, Roofline(profile))]
     final = take(samples, split.final)
     progress(f"fitting to {len(final)} kernels")
     estimator.fit(final.features, final.median_us, split.labels[split.final])
-    manifest = _manifest(estimator, final, profile, scores[0])
+    manifest = _manifest(estimator, final, profile, scores[0], source)
     model = TrainedModel(estimator.model_.trees, estimator.model_.calibration, name=manifest.name)
-    path = save_model(SavedModel(model, manifest), store.path.parent, out)
-    store.append(
+    path = save_model(SavedModel(model, manifest), source.home, out)
+    source.record(
         ModelRow(
             id=manifest.id,
             path=str(path),
@@ -122,7 +120,6 @@ def train(
             manifest=msgspec.to_builtins(manifest),
         )
     )
-    store.ingest()
     return TrainingReport(
         device=profile.key,
         split=split.by,
@@ -136,106 +133,84 @@ def train(
 
 
 def evaluate(
-    store: Store,
+    data: Store | Dataset,
     profile: DeviceProfile,
     model: CostModel,
     *,
     seen_families: tuple[str, ...] = (),
     progress: Progress = lambda _: None,
 ) -> TrainingReport:
-    """Judge an existing model by the store's kernels of families that it has not seen.
+    """Judge an existing model by kernels of families that it has not seen.
 
-    Where the store has none of those, all kernels count and the report's split says ``all``; what
-    the model was trained on then flatters it.
+    Where a store has none of those, all kernels count and the report's split says ``all``; what
+    the model was trained on then flatters it. Of a dataset the test split counts, whatever the
+    model has seen.
 
     Raises:
         ModelError: no kernels, or kernels of other features.
         StoreError: the store cannot be read.
+        DatasetError: the dataset is damaged.
     """
+    source = source_of(data)
     progress("reading samples")
-    samples = device_samples(store, profile.key)
-    unseen = np.array([family not in seen_families for family in samples.family], dtype=bool)
-    held = take(samples, unseen) if unseen.any() and seen_families else samples
+    samples = source.kernels(profile)
+    split: Literal["published split", "unseen families", "all"] = "all"
+    held = samples
+    if isinstance(data, Dataset):
+        split = "published split"
+        held = take(samples, published_holdout(samples, source.subject).test)
+    elif seen_families:
+        unseen = np.array([family not in seen_families for family in samples.family], dtype=bool)
+        if unseen.any() and not unseen.all():
+            split, held = "unseen families", take(samples, unseen)
     progress(f"judging by {len(held)} kernels")
-    schedules = store.schedule_samples(device_key=profile.key)
-    externs = store.extern_times(profile.key) if len(schedules) else {}
+    judge = _Judge(source, held, profile)
     return TrainingReport(
         device=profile.key,
-        split="unseen families" if len(held) < len(samples) else "all",
+        split=split,
         n_train=0,
-        model=_score(model, held, schedules, profile, externs),
-        roofline=_score(Roofline(profile), held, schedules, profile, externs),
+        model=judge.score(model),
+        roofline=judge.score(Roofline(profile)),
         model_id=model.id,
     )
 
 
-def device_samples(store: Store, device_key: str) -> KernelSamples:
-    """Measured kernels of the device with features of this version, those of no use left out.
+class _Judge:
+    """What models are judged by: kernels held out, and schedules of their graphs."""
 
-    Raises:
-        ModelError: there are none; it says what the store has instead.
-    """
-    samples = store.kernel_samples(features_version=FEATURES_VERSION, device_key=device_key)
-    subject = f"store {store.path}"
-    if not len(samples):
-        others = store.kernel_samples(device_key=device_key)
-        if len(others):
-            raise ModelError(
-                f"its kernels on {device_key} have features of version "
-                f"{others.features_version}, this is version {FEATURES_VERSION}",
-                subject=subject,
-                remedy="collect them again, or compute their features anew",
-            )
-        raise ModelError(
-            f"it has no measured kernels on {device_key}, "
-            f"but on {', '.join(measured_devices(store)) or 'no other device either'}",
-            subject=subject,
-            remedy="choose a device with --device, or collect on this one",
+    def __init__(self, source: Source, held: KernelSamples, profile: DeviceProfile) -> None:
+        self._held = held
+        self._profile = profile
+        self._schedules = source.schedules(profile.key)
+        self._externs = source.extern_times(profile.key) if len(self._schedules) else {}
+
+    def score(self, model: CostModel) -> Scores:
+        # A held-out graph all of whose kernels occur in others is held out by its family.
+        keys = {str(key) for key in self._held.graph_key}
+        families = {str(family) for family in self._held.family if family}
+        keys |= {s.graph_key for s in self._schedules if s.family in families}
+        return merge(
+            score_kernels(model, self._held),
+            score_schedules(model, self._schedules, keys, self._profile, self._externs),
         )
-    if samples.features.shape[1] != len(FEATURES):
-        raise ModelError(
-            f"its kernels have {samples.features.shape[1]} features, version "
-            f"{FEATURES_VERSION} has {len(FEATURES)}",
-            subject=subject,
-            remedy="collect them again, or compute their features anew",
-        )
-    finite = np.asarray(np.isfinite(samples.features).all(axis=1))
-    return take(samples, finite)
-
-
-def measured_devices(store: Store) -> list[str]:
-    """Keys of the devices that the store has measured kernels of, sorted."""
-    return sorted({str(key) for key in store.kernel_samples().device_key})
-
-
-def _score(
-    model: CostModel,
-    held: KernelSamples,
-    schedules: ScheduleSamples,
-    profile: DeviceProfile,
-    externs: dict[str, float],
-) -> Scores:
-    # A held-out graph all of whose kernels occur in others is held out by its family.
-    keys = {str(key) for key in held.graph_key}
-    families = {str(family) for family in held.family if family}
-    keys |= {s.graph_key for s in schedules if s.family in families}
-    return merge(
-        score_kernels(model, held), score_schedules(model, schedules, keys, profile, externs)
-    )
 
 
 def _manifest(
-    estimator: LearnedCostModel, samples: KernelSamples, profile: DeviceProfile, scores: Scores
+    estimator: LearnedCostModel,
+    samples: KernelSamples,
+    profile: DeviceProfile,
+    scores: Scores,
+    source: Source,
 ) -> Manifest:
     model = estimator.model_
-    created = datetime.now(UTC)
+    created = source.created()
     digest = hashlib.sha256()
     for array in (samples.features, samples.median_us):
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update("\n".join(samples.signature).encode())
     metrics: dict[str, Any] = msgspec.to_builtins(scores)
     return Manifest(
-        name=f"{profile.key}-{created:%Y%m%dT%H%M%S}-{model.id[-8:]}",
+        name=source.model_name(profile.key, model.id, created),
         id=model.id,
         profile=profile,
         dataset_hash=digest.hexdigest(),

@@ -27,7 +27,7 @@ Labels = npt.NDArray[np.object_]
 class Holdout:
     """Rows to train on and to judge by, and the labels that hold rows together."""
 
-    by: Literal["family", "graph"]
+    by: Literal["family", "graph", "published split"]
     #: [n], the family or graph of each row.
     labels: Labels
     #: Row numbers to fit to before judging, and to judge by.
@@ -62,6 +62,25 @@ def hold_out(samples: KernelSamples, *, seed: int, families: Collection[str] = (
         )
     split = split_by_family(groups, test_fraction=_TEST_SHARE, seed=seed)
     return Holdout(by, groups, split.train, split.test, rows)
+
+
+def published_holdout(samples: KernelSamples, subject: str) -> Holdout:
+    """The split that the samples come with: its test side is never fitted to.
+
+    Raises:
+        ModelError: one side has no kernels.
+    """
+    test = samples.split == "test"
+    for side, rows in (("train", ~test), ("test", test)):
+        if not rows.any():
+            raise ModelError(
+                f"none of its {len(samples)} kernels is of the {side} split",
+                subject=subject,
+                remedy="choose another device with --device, or another dataset",
+            )
+    groups = np.array(split_groups(samples.family, samples.graph_key), dtype=np.object_)
+    train = np.flatnonzero(~test)
+    return Holdout("published split", groups, train, np.flatnonzero(test), train)
 
 
 def take(samples: KernelSamples, rows: npt.NDArray[Any]) -> KernelSamples:

@@ -1,0 +1,251 @@
+"""Where samples come from: a store of one's own, or a published dataset.
+
+A source says what there is to train on and by what a model is judged; it fits and scores nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
+from fusewise.costmodel.features import Featurizer
+from fusewise.datasets.dataset import Dataset
+from fusewise.datasets.rows import DeviceRow, ModelRow
+from fusewise.datasets.samples import KernelSamples, ScheduleSamples
+from fusewise.datasets.store import Store, default_store_path
+from fusewise.schedule.errors import ModelError
+from fusewise.training.split import Holdout, hold_out, published_holdout, take
+
+
+class Source(Protocol):
+    """Something that samples come from."""
+
+    @property
+    def subject(self) -> str:
+        """What errors name it by."""
+        ...
+
+    @property
+    def home(self) -> Path:
+        """Folder whose ``models/`` a trained model is saved in."""
+        ...
+
+    def devices(self) -> list[DeviceRow]:
+        """All devices that it knows."""
+        ...
+
+    def measured_devices(self) -> list[str]:
+        """Keys of the devices that it has measured kernels of, sorted."""
+        ...
+
+    def kernels(self, profile: DeviceProfile) -> KernelSamples:
+        """Measured kernels of the device with features of this version.
+
+        Raises:
+            ModelError: there are none; it says what there is instead.
+        """
+        ...
+
+    def hold_out(self, samples: KernelSamples, *, seed: int, families: Collection[str]) -> Holdout:
+        """Which of the kernels to fit to, and which to judge by.
+
+        Raises:
+            ModelError: one side has no kernels.
+        """
+        ...
+
+    def schedules(self, device_key: str) -> ScheduleSamples:
+        """Measured schedules of the device that a model may be judged by."""
+        ...
+
+    def extern_times(self, device_key: str) -> dict[str, float]:
+        """Median microseconds of extern kernels on the device, by node signature."""
+        ...
+
+    def model_name(self, device_key: str, model_id: str, created: datetime) -> str:
+        """What a model trained on it is called."""
+        ...
+
+    def created(self) -> datetime:
+        """When a model trained on it is said to be made."""
+        ...
+
+    def record(self, row: ModelRow) -> None:
+        """Note that a model was trained on it."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoreSource:
+    """A store: split anew for each seed, and told of the models."""
+
+    store: Store
+
+    @property
+    def subject(self) -> str:
+        """See :class:`Source`."""
+        return f"store {self.store.path}"
+
+    @property
+    def home(self) -> Path:
+        """The store's folder."""
+        return self.store.path.parent
+
+    def devices(self) -> list[DeviceRow]:
+        """See :class:`Source`."""
+        return self.store.devices()
+
+    def measured_devices(self) -> list[str]:
+        """See :class:`Source`."""
+        return sorted({str(key) for key in self.store.kernel_samples().device_key})
+
+    def kernels(self, profile: DeviceProfile) -> KernelSamples:
+        """See :class:`Source`."""
+        samples = self.store.kernel_samples(
+            features_version=FEATURES_VERSION, device_key=profile.key
+        )
+        if not len(samples):
+            others = self.store.kernel_samples(device_key=profile.key)
+            if len(others):
+                raise ModelError(
+                    f"its kernels on {profile.key} have features of version "
+                    f"{others.features_version}, this is version {FEATURES_VERSION}",
+                    subject=self.subject,
+                    remedy="collect them again, or compute their features anew",
+                )
+        return _usable(samples, profile, self)
+
+    def hold_out(self, samples: KernelSamples, *, seed: int, families: Collection[str]) -> Holdout:
+        """See :func:`fusewise.training.split.hold_out`."""
+        return hold_out(samples, seed=seed, families=families)
+
+    def schedules(self, device_key: str) -> ScheduleSamples:
+        """See :class:`Source`."""
+        return self.store.schedule_samples(device_key=device_key)
+
+    def extern_times(self, device_key: str) -> dict[str, float]:
+        """See :class:`Source`."""
+        return self.store.extern_times(device_key)
+
+    def model_name(self, device_key: str, model_id: str, created: datetime) -> str:
+        """Device, moment and model."""
+        return f"{device_key}-{created:%Y%m%dT%H%M%S}-{model_id[-8:]}"
+
+    def created(self) -> datetime:
+        """Now."""
+        return datetime.now(UTC)
+
+    def record(self, row: ModelRow) -> None:
+        """See :class:`Source`."""
+        self.store.append(row)
+        self.store.ingest()
+
+
+@dataclass(frozen=True)
+class DatasetSource:
+    """A published dataset: its split is its own, and equal trainings give equal files."""
+
+    dataset: Dataset
+    #: The folder of one's own store: a dataset's is not written to.
+    home: Path
+
+    @property
+    def subject(self) -> str:
+        """See :class:`Source`."""
+        return f"dataset {self.dataset.name}"
+
+    def devices(self) -> list[DeviceRow]:
+        """See :class:`Source`."""
+        return self.dataset.devices()
+
+    def measured_devices(self) -> list[str]:
+        """See :class:`Source`."""
+        return [device.key for device in self.dataset.manifest.devices if device.kernels]
+
+    def kernels(self, profile: DeviceProfile) -> KernelSamples:
+        """See :class:`Source`. Features of another version are computed anew."""
+        samples = self.dataset.kernels(device_key=profile.key)
+        if len(samples) and samples.features_version != FEATURES_VERSION:
+            samples = self._with_features(samples, profile)
+        return _usable(samples, profile, self)
+
+    def hold_out(self, samples: KernelSamples, *, seed: int, families: Collection[str]) -> Holdout:
+        """The published split; nothing is drawn."""
+        del seed, families
+        return published_holdout(samples, self.subject)
+
+    def schedules(self, device_key: str) -> ScheduleSamples:
+        """Those of the test split."""
+        return self.dataset.schedules(split="test", device_key=device_key)
+
+    def extern_times(self, device_key: str) -> dict[str, float]:
+        """See :class:`Source`."""
+        return self.dataset.extern_times(device_key)
+
+    def model_name(self, device_key: str, model_id: str, created: datetime) -> str:
+        """Device, dataset and model."""
+        del created
+        return f"{device_key}-{self.dataset.name}-{model_id[-8:]}"
+
+    def created(self) -> datetime:
+        """When the dataset was: the same dataset and seed give the same file, whenever."""
+        return self.dataset.manifest.created
+
+    def record(self, row: ModelRow) -> None:
+        """Nothing: the file is all there is."""
+
+    def _with_features(self, samples: KernelSamples, profile: DeviceProfile) -> KernelSamples:
+        """The samples whose problem was kept, with features of this version."""
+        by_graph: dict[str, list[int]] = defaultdict(list)
+        for row, key in enumerate(samples.graph_key):
+            if key in self.dataset.problems:
+                by_graph[key].append(row)
+        features = np.full((len(samples), len(FEATURES)), np.nan)
+        for key, rows in by_graph.items():
+            featurizer = Featurizer(self.dataset.problem(key), profile)
+            features[rows] = featurizer.batch([samples.nodes[row] for row in rows])
+        return dataclasses.replace(samples, features=features, features_version=FEATURES_VERSION)
+
+
+def source_of(data: Store | Dataset, home: Path | None = None) -> Source:
+    """``data`` as a source; ``home`` is where models of a dataset go, by default your own folder.
+
+    Raises:
+        StoreError: the folder cannot be told.
+    """
+    if isinstance(data, Store):
+        return StoreSource(data)
+    return DatasetSource(data, home or default_store_path().parent)
+
+
+def _usable(samples: KernelSamples, profile: DeviceProfile, source: Source) -> KernelSamples:
+    """The samples with finite features.
+
+    Raises:
+        ModelError: there are none, or they have another number of features.
+    """
+    if not len(samples):
+        others = ", ".join(source.measured_devices()) or "no other device either"
+        raise ModelError(
+            f"it has no measured kernels on {profile.key}, but on {others}",
+            subject=source.subject,
+            remedy="choose a device with --device, or collect on this one",
+        )
+    if samples.features.shape[1] != len(FEATURES):
+        raise ModelError(
+            f"its kernels have {samples.features.shape[1]} features, version "
+            f"{FEATURES_VERSION} has {len(FEATURES)}",
+            subject=source.subject,
+            remedy="collect them again, or compute their features anew",
+        )
+    finite = np.asarray(np.isfinite(samples.features).all(axis=1))
+    return take(samples, finite)
