@@ -12,6 +12,7 @@ import msgspec
 import torch
 import torch.fx
 
+from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import Observed, specify
@@ -159,10 +160,6 @@ def hold(
     Raises:
         MeasureError: the process could not do it.
     """
-    jobs = [
-        ProgramJob(candidate.schedule.id, program.source, program.constants, program.settings)
-        for candidate, program in programs
-    ]
     size = sum(_bytes(value) for value in programs[0][1].constants.values())
     if size > _MOST_CONSTANT_BYTES:
         raise MeasureError(
@@ -177,6 +174,14 @@ def hold(
     if process.graph_id != job.graph_id:
         # The process that the graph was announced to is gone; this one is new.
         process.prepare(job)
+    # Candidates share most of their kernels. They are built here while the graph is prepared there.
+    library = build_library([(p.source, p.settings) for _, p in programs], timeout_s=timeout_s)
+    jobs = [
+        ProgramJob(
+            candidate.schedule.id, program.source, program.constants, program.settings, library
+        )
+        for candidate, program in programs
+    ]
     return process.measure(jobs, timing, timeout_s)
 
 

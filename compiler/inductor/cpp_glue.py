@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 #: Part of what kernels are known by: changes with the text below.
 VERSION = 1
+#: What a kernel's functions are called, before its key: once, and many times over.
+CALL, REPEAT = "call_", "repeat_"
 
 _HEAD = r"""
 #define PY_SSIZE_T_CLEAN
@@ -145,5 +147,5 @@ def library_source(
             f"FUSEWISE_KERNEL({key}, {len(argtypes)}, FUSEWISE_DECODE, ({passed}))",
             "#undef FUSEWISE_DECODE",
         ]
-        methods += [f"    FUSEWISE_METHOD({prefix}{key})," for prefix in ("call_", "repeat_")]
+        methods += [f"    FUSEWISE_METHOD({prefix}{key})," for prefix in (CALL, REPEAT)]
     return "\n".join([*parts, _TAIL % {"methods": "\n".join(methods)}])

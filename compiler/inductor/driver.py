@@ -25,6 +25,8 @@ from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.exc import InductorError
 
 from fusewise.compiler.inductor.choices import config_patches
+from fusewise.compiler.inductor.cpp_kernels import kernel_library
+from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.program import changed_settings
@@ -145,14 +147,16 @@ class GraphCompile:
         """Compile to the end, through Inductor's caches, and return Inductor's output code.
 
         ``schedule`` None is Inductor as it is: same code, same cache entries. Any other schedule
-        enters the cache key, so that two plans of one graph can never share code.
+        enters the cache key, so that two plans of one graph can never share code, and takes its C++
+        kernels as they were measured.
         """
         context = TracingContext.try_get()
         if context is not None and context.output_strides:
             # Inductor appends the strides of the outputs; only those of the last compile count.
             context.output_strides.clear()
         tag = "" if schedule is None else f"fusewise-{schedule.id}"
-        with self.settings(schedule), _cache_tag(tag):
+        library = "" if schedule is None else kernel_library()
+        with self.settings(schedule), _cache_tag(tag), prebuilt(library):
             if interceptor is None:
                 return inductor_compile_fx.compile_fx_inner(
                     copy_graph(self.gm), self.example_inputs, **self.kwargs

@@ -14,7 +14,7 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import PyCodeCache
 
-from fusewise.compiler.inductor.cpp_batch import prebuilt
+from fusewise.compiler.inductor.cpp_loading import prebuilt
 
 #: A program as Inductor generates it: takes a list of inputs, which it empties.
 Call = Callable[[list[Any]], Any]

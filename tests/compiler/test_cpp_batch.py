@@ -15,7 +15,9 @@ import pytest
 import torch
 
 from fusewise.compiler.inductor import cpp_batch
-from fusewise.compiler.inductor.cpp_batch import build_library, cpp_kernels, repeater
+from fusewise.compiler.inductor.cpp_batch import build_library
+from fusewise.compiler.inductor.cpp_kernels import cpp_kernels
+from fusewise.compiler.inductor.cpp_loading import prebuilt, repeater
 from fusewise.compiler.inductor.program import load_module, load_program
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Schedule
@@ -83,7 +85,7 @@ def test_programs_share_one_compile_and_compute_the_same(
         alone = graph.generate(Schedule(plan=unfused(names)))
         programs += [(graph, graph.stock), (graph, alone)]
     sources = [(p.source, p.settings) for _, p in programs]
-    library = build_library(sources)
+    library = build_library(sources, processes=1)
     assert len(compilers) == 1
     assert build_library(sources[:3]) == library and len(compilers) == 1
     for graph, generated in programs:
@@ -217,11 +219,32 @@ def test_killed_builder_leaves_nothing_that_is_taken_for_a_library(cache: Path) 
     assert repeater(load_module(source, {}, {}, library).cpp_fused_0) is not None
 
 
+def test_library_that_was_removed_is_built_again(cache: Path, compilers: list[Any]) -> None:
+    source = program("in_out_ptr0[i] += 1;")
+    build_library([(source, {})])
+    (library,) = cache.glob("*.so")
+    library.unlink()
+    assert ran(source, str(cache))[0] == 1
+    assert ran(source, build_library([(source, {})]))[0] == 1 and len(compilers) == 2
+
+
+def test_system_without_a_compiler_has_what_inductor_has(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = program("in_out_ptr0[i] += 1;")
+
+    def missing(command: Sequence[str], deadline: float) -> str | None:
+        raise FileNotFoundError(command[0])
+
+    monkeypatch.setattr(cpp_batch, "_run", missing)
+    assert ran(source, build_library([(source, {})]))[0] == 1
+
+
 def test_other_threads_and_later_programs_get_inductors_own(cache: Path) -> None:
     source = program("in_out_ptr0[i] += 1;")
     library = build_library([(source, {})])
     found: list[Any] = []
-    with cpp_batch.prebuilt(library):
+    with prebuilt(library):
         thread = threading.Thread(
             target=lambda: found.append(load_module(source, {}, {}).cpp_fused_0)
         )
