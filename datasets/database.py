@@ -203,6 +203,19 @@ def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """Statements that read another file than the one that is connected to: failures name it.
+
+    Raises:
+        StoreError: a statement in the body failed.
+    """
+    try:
+        yield
+    except duckdb.Error as error:
+        raise _unreadable(path, error) from error
+
+
 def _holder(lock_path: Path) -> str:
     """Who holds the lock: the process id where the system tells it."""
     try:

@@ -19,7 +19,7 @@ import duckdb
 import msgspec
 import platformdirs
 
-from fusewise.datasets.database import LOCK_TIMEOUT, Database, transaction
+from fusewise.datasets.database import LOCK_TIMEOUT, Database, blaming, transaction
 from fusewise.datasets.ingest import IngestReport, has_news, ingest
 from fusewise.datasets.rows import (
     DecisionRow,
@@ -370,7 +370,8 @@ class Store:
         The other store is opened first, so its spool counts, and otherwise left as it is.
 
         Raises:
-            StoreError: either cannot be opened, or both are the same.
+            StoreError: either cannot be opened or read, or both are the same. The error names
+                which, and nothing was taken in.
         """
         self._check_writable()
         other_path = Path(other).absolute()
@@ -388,11 +389,13 @@ class Store:
             # Always in the same order: two merges of each other would wait for ever.
             first, second = sorted((self._database, source._database), key=lambda d: str(d.path))
             with first.lock(), second.lock(), self._database.connect(write=True) as connection:
-                connection.execute(f"ATTACH {_quoted(other_path)} AS other (READ_ONLY)")
+                with blaming(other_path):
+                    connection.execute(f"ATTACH {_quoted(other_path)} AS other (READ_ONLY)")
                 with transaction(connection):
                     merged = {}
                     for name, table in TABLES.items():
-                        table.stage_from(connection, "other")
+                        with blaming(other_path):
+                            table.stage_from(connection, "other")
                         merged[name] = table.merge_stage(connection)
         return merged
 
