@@ -57,6 +57,11 @@ def built(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
     sources = shutil.copytree(checkout, folder / "sources", symlinks=True, ignore=ignored)
+    # A published dataset, whether or not one comes with this version.
+    published = sources / "datasets" / "published" / "sample"
+    published.mkdir(parents=True)
+    for name in ("manifest.json", "kernels.parquet", "CARD.md"):
+        (published / name).write_text("{}")
     out = folder / "dist"
     run(
         *(sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check"),
@@ -101,11 +106,12 @@ def test_every_file_is_installed_and_every_module_imports(
         str((Path(folder) / name).relative_to(package))
         for folder, _, names in os.walk(package, followlinks=True)
         for name in names
-        if not name.endswith(".md")
+        if name == "CARD.md" or not name.endswith(".md")
     }
     assert installed.facts["root"].startswith(str(installed.environment))
     assert set(installed.facts["files"]) == expected
     assert {"py.typed", "datasets/migrations/0001_tables.sql"} <= expected
+    assert "datasets/published/sample/kernels.parquet" in expected
 
 
 def test_files_are_real(installed: Installed) -> None:
