@@ -1,10 +1,9 @@
-"""``fusewise collect``: timings of kernels for the cost model, from corpora into the store."""
+"""``fusewise collect``: timings of kernels and schedules, from corpora into the store."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,12 +20,11 @@ from fusewise.commands.options import (
 from fusewise.commands.output import print_json, progress_bar, shortened
 
 if TYPE_CHECKING:
-    import torch
+    from fusewise.compiler.collecting.run import Stationed, Tally
+    from fusewise.compiler.collecting.work import Settings
+    from fusewise.datasets.store import Store
 
-    from fusewise.compiler.collecting import Collector
-    from fusewise.datasets.corpus import Corpus, GraphSample
-
-#: Samples where neither a number nor a time is given: two of each family of generated programs.
+#: Programs where neither a number nor a time is given.
 _DEFAULT_LIMIT = 60
 _MOST_FAILURES_SHOWN = 10
 
@@ -34,85 +32,17 @@ _EXAMPLE = """\b
 Examples:
   fusewise collect --limit 30
   fusewise collect --corpus generated --corpus transformers --seconds 20m
+  fusewise collect --graphnet ~/GraphNet --device cuda --seconds 8h --repeat 2
+  fusewise collect --strategy active --model mine --seconds 1h
   fusewise collect --corpus model.py:factory --plans 8 --json
+  fusewise collect --device cuda --ray auto --graphnet ~/GraphNet
 
-A corpus is "generated" (small random programs of many families), "transformers" (small models of
-that library from random configurations) or your own program: FILE.py:FACTORY, a function without
-arguments that returns (callable, args) or (callable, args, kwargs). What was collected is in the
-store at once: Ctrl-C loses nothing but the sample in hand.
+A corpus is "generated" (random programs of many families), "transformers" or "timm" (models of
+those libraries from random configurations), a checkout of GraphNet, or your own program:
+FILE.py:FACTORY, a function without arguments that returns (callable, args) or (callable, args,
+kwargs). What was collected is in the store at once: Ctrl-C loses what was in flight and nothing
+else, and the same command goes on from there.
 """
-
-
-@dataclass
-class Tally:
-    """What a run of collecting has come to."""
-
-    samples: int = 0
-    graphs: int = 0
-    programs: int = 0
-    #: Kernels timed for the first time on the device, and launches of known ones.
-    kernels: int = 0
-    repeats: int = 0
-    failures: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    #: What ended it: no more samples, the time, or the user.
-    ended: Literal["samples", "seconds", "interrupt"] = "samples"
-
-    def told(self) -> str:
-        """The counts in a few words."""
-        return (
-            f"{self.samples} samples, {self.graphs} graphs, {self.kernels} kernels, "
-            f"{len(self.failures)} failures"
-        )
-
-
-def gather(
-    collector: Collector,
-    samples: Iterable[tuple[Corpus, GraphSample]],
-    device: torch.device,
-    *,
-    seconds: float | None = None,
-    on_sample: Callable[[str, Tally], None] = lambda *_: None,
-) -> Tally:
-    """Collect samples until there are no more, the time is up or the user interrupts.
-
-    Args:
-        collector: where they go.
-        samples: with the corpus that each is from.
-        device: what they are run on.
-        seconds: after which no further sample is begun.
-        on_sample: told the name of a sample before it is begun, and the tally so far.
-
-    Raises:
-        CorpusError: a corpus cannot be loaded.
-        StoreError: the store cannot be written.
-    """
-    import torch
-
-    from fusewise.commands.corpora import on_device
-
-    tally = Tally()
-    start = time.monotonic()
-    try:
-        for corpus, sample in samples:
-            if seconds is not None and time.monotonic() - start > seconds:
-                tally.ended = "seconds"
-                break
-            on_sample(sample.name, tally)
-            with torch.set_grad_enabled(sample.training):
-                found = collector.collect(on_device(sample, device), corpus.name)
-            tally.samples += 1
-            tally.graphs += found.graphs
-            tally.programs += found.programs
-            tally.kernels += found.kernels
-            tally.repeats += found.repeats
-            tally.failures += found.failures
-            tally.seconds = time.monotonic() - start
-    except KeyboardInterrupt:
-        # Rows are in the spool as soon as a program is timed, so there is nothing to save.
-        tally.ended = "interrupt"
-    tally.seconds = time.monotonic() - start
-    return tally
 
 
 @click.command(epilog=_EXAMPLE)
@@ -120,24 +50,64 @@ def gather(
     "--corpus",
     "names",
     multiple=True,
-    default=("generated",),
-    show_default=True,
     metavar="NAME|TARGET",
-    help="Where programs come from; can be repeated, they are taken in turn.",
+    help="Where programs come from; can be repeated, they are taken in turn. "
+    "Default: generated, unless --graphnet is given.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Samples, at most.")
+@click.option(
+    "--graphnet",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A checkout of GraphNet to take programs from.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, min_open=True),
+    metavar="X",
+    help="Factor on the sizes of programs. Default: 1 on a CPU, 16 on a GPU.",
+)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Programs, at most.")
 @click.option(
     "--seconds",
     type=duration,
     metavar="DURATION",
-    help="No further sample is begun after this time.",
+    help="Stop after this time; what is in flight is dropped.",
 )
 @click.option(
     "--plans",
     type=click.IntRange(0),
-    default=3,
+    default=4,
     show_default=True,
     help="Random plans of each graph, beside Inductor's own and the unfused one.",
+)
+@click.option(
+    "--lowerings",
+    type=click.IntRange(0),
+    default=2,
+    show_default=True,
+    help="Other lowerings of each graph.",
+)
+@click.option(
+    "--schedules",
+    type=click.IntRange(0),
+    default=8,
+    show_default=True,
+    help="Whole schedules of each graph that are timed against each other, at most.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["random", "active"]),
+    default="random",
+    show_default=True,
+    help="Which plans: by chance, or those that a cost model finds fast or is unsure of.",
+)
+@click.option("--model", default="", metavar="NAME|PATH", help="The model for --strategy active.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Time each kernel this often, at different moments.",
 )
 @seed_option
 @store_option
@@ -148,48 +118,93 @@ def gather(
     show_default=True,
     help="What the programs run on.",
 )
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="CPU threads of the kernels.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Processes that compile. Default: one a core, less two beside a GPU.",
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Collect on every GPU (or CPU node) of a Ray cluster; 'auto' finds a running one.",
+)
 @json_option
 def collect(
     *,
     names: tuple[str, ...],
+    graphnet: Path | None,
+    scale: float | None,
     limit: int | None,
     seconds: float | None,
     plans: int,
+    lowerings: int,
+    schedules: int,
+    strategy: Literal["random", "active"],
+    model: str,
+    repeat: int,
     seed: int,
     store_path: Path | None,
     device: str,
+    threads: int | None,
+    workers: int | None,
+    ray: str | None,
     as_json: bool,
 ) -> None:
-    """Time kernels of many programs, for train-costmodel."""
+    """Time kernels and schedules of many programs, for train-costmodel."""
     # torch takes seconds to import, which --help is not made to wait for.
-    from fusewise.commands.corpora import in_turn, named_corpus
-    from fusewise.compiler.collecting import Collector
+    import msgspec
 
-    on = usable_device(device)
-    corpora = [named_corpus(name, on) for name in names]
+    from fusewise.commands.corpora import corpus_spec, graphnet_spec
+    from fusewise.compiler.collecting.run import items, run
+    from fusewise.compiler.collecting.work import Settings
+
+    if ray is None:
+        usable_device(device)
+    specs = [corpus_spec(name, device) for name in names]
+    if graphnet is not None:
+        specs.append(graphnet_spec(graphnet, device))
+    if not specs:
+        specs.append(corpus_spec("generated", device))
+    if scale is not None:
+        specs = [msgspec.structs.replace(spec, scale=scale) for spec in specs]
     if limit is None and seconds is None:
         limit = _DEFAULT_LIMIT
     with new_or_existing_store(store_path) as store, progress_bar(as_json=as_json) as bar:
-        # By samples where they are counted, else by time, which only moves on between samples.
-        task = bar.add_task("starting", total=limit or seconds, note="")
-
-        def show(name: str, tally: Tally) -> None:
-            done = tally.samples if limit else tally.seconds
-            bar.update(task, description=name, note=tally.told(), completed=done)
-
-        tally = gather(
-            Collector(store, plans=plans, seed=seed),
-            in_turn(corpora, seed=seed, limit=limit),
-            on,
-            seconds=seconds,
-            on_sample=show,
+        settings = Settings(
+            device=device,
+            threads=threads or 0,
+            home=str(store.path.parent),
+            plans=plans,
+            lowerings=lowerings,
+            schedules=schedules,
+            strategy=strategy,
+            model=model,
+            seed=seed,
+            workers=workers or 0,
         )
+        store.ingest()
+        # By programs where they are counted, else by time.
+        task = bar.add_task("collecting", total=(limit or 0) * repeat or seconds, note="")
+
+        def show(tally: Tally) -> None:
+            done = tally.items if limit else tally.seconds
+            bar.update(task, note=tally.told(), completed=done)
+
+        with _stations(settings, store, ray) as stations:
+            key = stations[0].device_key
+            done = store.collected(key)
+            work = items(specs, seed=seed, limit=limit, rounds=repeat, done=done)
+            tally = run(stations, work, store, seconds=seconds, on_progress=show)
         store.ingest()
         total = store.info().counts["kernels"]
     if as_json:
         print_json(_told(tally, str(store.path), total))
         return
     click.echo(f"{tally.told()} in {tally.seconds:.0f} s, ended by {tally.ended}")
+    for usage in tally.usage:
+        click.echo(f"  {usage.told()}")
     for failure in tally.failures[:_MOST_FAILURES_SHOWN]:
         click.echo(f"  failed: {shortened(failure)}")
     if len(tally.failures) > _MOST_FAILURES_SHOWN:
@@ -197,5 +212,22 @@ def collect(
     click.echo(f"{total} kernels in {store.path}")
 
 
+@contextmanager
+def _stations(settings: Settings, store: Store, ray: str | None) -> Iterator[list[Stationed]]:
+    """The station of this machine's device, or those of a Ray cluster."""
+    from fusewise.compiler.collecting.claim import claim
+    from fusewise.compiler.collecting.station import Station
+
+    if ray is not None:
+        from fusewise.compiler.collecting.ray_stations import ray_stations
+
+        with ray_stations(ray, settings, store.measured_signatures) as stations:
+            yield list(stations)
+        return
+    with claim(settings.device):
+        yield [Station(settings, store.measured_signatures)]
+
+
 def _told(tally: Tally, store: str, total: int) -> dict[str, Any]:
-    return {**vars(tally), "store": store, "kernels_in_store": total}
+    usage = [vars(one) for one in tally.usage]
+    return {**vars(tally), "usage": usage, "store": store, "kernels_in_store": total}

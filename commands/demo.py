@@ -7,10 +7,8 @@ kept in one folder; a second run finds model and decisions there and only replay
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
     import torch
     from rich.progress import Progress, TaskID
 
-    from fusewise.commands.collect import Tally
     from fusewise.commands.demo_programs import Program
+    from fusewise.compiler.collecting.run import Tally
     from fusewise.costmodel.device import DeviceProfile
     from fusewise.datasets.corpus import CorpusSpec
     from fusewise.datasets.store import Store
@@ -129,22 +127,26 @@ def _trained(store: Store, profile: DeviceProfile) -> Path | None:
 
 def _train(store: Store, profile: DeviceProfile) -> Path:
     """Collect, train, and tell how good the model is."""
-    import torch
-
-    from fusewise.commands.collect import gather
-    from fusewise.compiler.collecting import Collector
+    from fusewise.compiler.collecting.run import items, run
+    from fusewise.compiler.collecting.station import Station
+    from fusewise.compiler.collecting.work import Settings
     from fusewise.training.fit import train
 
-    collector, names = Collector(store, plans=_PLANS, seed=_SEED), _names()
+    settings = Settings(home=str(store.path.parent), plans=_PLANS, schedules=0, seed=_SEED)
     for seconds in _COLLECT_S:
         click.echo(f"collecting kernel timings for {seconds:.0f} s")
         with progress_bar(as_json=False) as bar:
-            task = bar.add_task("starting", total=seconds, note="")
+            task = bar.add_task("collecting", total=seconds, note="")
 
-            def show(name: str, tally: Tally, bar: Progress = bar, task: TaskID = task) -> None:
-                bar.update(task, description=name, note=tally.told(), completed=tally.seconds)
+            def show(tally: Tally, bar: Progress = bar, task: TaskID = task) -> None:
+                bar.update(task, note=tally.told(), completed=tally.seconds)
 
-            tally = gather(collector, names, torch.device("cpu"), seconds=seconds, on_sample=show)
+            store.ingest()
+            work = items(
+                _specs(), seed=_SEED, limit=None, rounds=1, done=store.collected(profile.key)
+            )
+            station = Station(settings, store.measured_signatures)
+            tally = run([station], work, store, seconds=seconds, on_progress=show)
         if tally.ended == "interrupt":
             raise click.Abort
         click.echo(f"collected: {tally.told()} in {tally.seconds:.0f} s")
@@ -163,14 +165,14 @@ def _train(store: Store, profile: DeviceProfile) -> Path:
     return Path(report.path)
 
 
-def _names() -> Iterator[tuple[CorpusSpec, str]]:
-    """One small BERT, then generated programs for as long as there is time."""
-    from fusewise.datasets.corpora import in_turn
+def _specs() -> list[CorpusSpec]:
+    """Small BERTs and generated programs, in turn."""
     from fusewise.datasets.corpus import CorpusSpec
 
-    models = CorpusSpec(name="transformers", families=("bert",))
-    yield from itertools.islice(in_turn([models], _SEED), 1)
-    yield from in_turn([CorpusSpec(name="generated", families=_FAMILIES)], _SEED)
+    return [
+        CorpusSpec(name="transformers", families=("bert",)),
+        CorpusSpec(name="generated", families=_FAMILIES),
+    ]
 
 
 def _compile(program: Program) -> None:

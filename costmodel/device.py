@@ -71,6 +71,16 @@ def device_key(device: torch.device) -> str:
     return f"cpu-{name}-{torch.get_num_threads()}t" if kind == "cpu" else f"cuda-{name}"
 
 
+def physical_name(device: torch.device) -> str:
+    """What tells the device from all others of this machine, whatever a process may see of them.
+
+    Two processes that are each shown one GPU both call theirs ``cuda:0``.
+    """
+    if device.type != "cuda":
+        return device.type
+    return f"cuda-{torch.cuda.get_device_properties(device).uuid}"
+
+
 def device_profile(device: torch.device, home: Path) -> DeviceProfile:
     """The profile kept in ``<home>/devices/``, probed and written there the first time.
 

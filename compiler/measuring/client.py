@@ -13,26 +13,31 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
+from fusewise.compiler.measuring.quiet import pinned
 from fusewise.schedule.errors import MeasureError
 
 
 class MeasuringProcess:
     """One process that measures on one device."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, environment: Mapping[str, str] | None = None) -> None:
+        """``environment``: variables for the process, beside those of this one."""
         self.device = device
         #: The graph that is prepared, or being so.
         self.graph_id: str | None = None
         ours, theirs = socket.socketpair()
-        environment = dict(os.environ)
         # The child finds fusewise, and the caller's modules, where this process does.
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        found = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        if device == "cpu":
+            found |= pinned(torch.get_num_threads(), {**os.environ, **(environment or {})})
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -44,7 +49,7 @@ class MeasuringProcess:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=environment,
+            env={**os.environ, **found, **(environment or {})},
         )
         theirs.close()
         self._connection = Connection(ours.detach())
@@ -115,12 +120,14 @@ class MeasuringProcess:
                     remedy="raise fusewise.budget_s if the graph is that slow",
                 )
             try:
-                succeeded, answer = pickle.loads(self._connection.recv_bytes())
+                succeeded, answer, last = pickle.loads(self._connection.recv_bytes())
             except (EOFError, OSError) as error:
                 raise self._gone() from error
             self._pending -= 1
             if not succeeded:
-                while self._pending and self._connection.poll(timeout_s):
+                if last:
+                    self.kill()
+                while not last and self._pending and self._connection.poll(timeout_s):
                     self._connection.recv_bytes()
                     self._pending -= 1
                 raise MeasureError(

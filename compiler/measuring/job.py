@@ -44,6 +44,8 @@ class ProgramJob:
     settings: Mapping[str, Any]
     #: Where its C++ kernels were built before; "" to have them compiled when it is loaded.
     library: str = ""
+    #: Hash of the code without its comments; "" where nobody needs it.
+    code_hash: str = ""
 
 
 @dataclass(frozen=True)

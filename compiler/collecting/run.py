@@ -1,0 +1,229 @@
+"""Running a collection: items are drawn, given to stations, and what comes back is written down.
+
+One process writes the store, whatever the number of devices. Rows are in its spool as soon as
+they are there, so that a collection that is killed loses what was in flight and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from fusewise.compiler.collecting.work import Batch, Item, Usage
+from fusewise.datasets.corpora import in_turn
+from fusewise.datasets.corpus import CorpusSpec
+from fusewise.datasets.rows import ItemRow
+from fusewise.datasets.store import Store
+
+_POLL_S = 0.5
+#: Seconds between two looks of the store at its spool.
+_INGEST_S = 60.0
+
+
+class Stationed(Protocol):
+    """A station, in this process or elsewhere."""
+
+    @property
+    def device_key(self) -> str:
+        """Key of the device that it times on."""
+        ...
+
+    def room(self) -> int:
+        """How many more items it can take now."""
+        ...
+
+    def idle(self) -> bool:
+        """Whether everything that was submitted is through."""
+        ...
+
+    def submit(self, items: Sequence[Item], news: Sequence[str] = ()) -> None:
+        """Take items, and signatures of what was timed elsewhere meanwhile."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[Batch]:
+        """Batches that are ready."""
+        ...
+
+    def usage(self) -> Usage:
+        """Where the time went so far."""
+        ...
+
+    def close(self) -> None:
+        """End all processes."""
+        ...
+
+
+@dataclass
+class Tally:
+    """What a collection has come to."""
+
+    items: int = 0
+    graphs: int = 0
+    #: Kernels and whole schedules that were timed.
+    kernels: int = 0
+    schedules: int = 0
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    #: What ended it: no more items, the time, or the user.
+    ended: Literal["items", "seconds", "interrupt"] = "items"
+    #: Of each station.
+    usage: list[Usage] = field(default_factory=list)
+
+    def told(self) -> str:
+        """The counts in a few words."""
+        return (
+            f"{self.items} programs, {self.graphs} graphs, {self.kernels} kernels, "
+            f"{self.schedules} schedules, {len(self.failures)} failures"
+        )
+
+
+def items(
+    specs: Sequence[CorpusSpec],
+    *,
+    seed: int,
+    limit: int | None,
+    rounds: int,
+    done: Iterable[tuple[str, str, int]],
+) -> Iterator[Item]:
+    """Items of the corpora in turn, ``limit`` programs at most, those that are done left out.
+
+    Args:
+        specs: corpora.
+        seed: decides which programs are drawn.
+        limit: programs, done ones included; None for no limit.
+        rounds: how often each program is gone over, one after the other.
+        done: labels, names and rounds of items that need not be done again.
+
+    Raises:
+        CorpusError: a corpus cannot be opened.
+    """
+    through = set(done)
+    for spec, name in itertools.islice(in_turn(specs, seed), limit):
+        for number in range(rounds):
+            item = Item(spec, name, number)
+            if item.key not in through:
+                yield item
+
+
+def run(
+    stations: Sequence[Stationed],
+    work: Iterable[Item],
+    store: Store,
+    *,
+    seconds: float | None = None,
+    on_progress: Callable[[Tally], None] = lambda _: None,
+) -> Tally:
+    """Have the stations work until there are no more items, the time is up or the user interrupts.
+
+    Args:
+        stations: at least one; they are closed at the end.
+        work: items, drawn as there is room for them.
+        store: where rows go.
+        seconds: after which no further item is given out; what is in flight is dropped.
+        on_progress: told every half second.
+
+    Raises:
+        CorpusError: a corpus cannot be drawn from.
+        StoreError: the store cannot be written; what was written stays.
+        MeasureError: a station cannot work at all.
+    """
+    collection = _Collection(stations, iter(work), store)
+    start = time.monotonic()
+    try:
+        while not collection.through:
+            collection.tally.seconds = time.monotonic() - start
+            if seconds is not None and collection.tally.seconds > seconds:
+                collection.tally.ended = "seconds"
+                break
+            collection.step()
+            on_progress(collection.tally)
+    except KeyboardInterrupt:
+        collection.tally.ended = "interrupt"
+    finally:
+        collection.tally.usage = [station.usage() for station in stations]
+        collection.tally.seconds = time.monotonic() - start
+        for station in stations:
+            station.close()
+    return collection.tally
+
+
+class _Collection:
+    """State of one run."""
+
+    def __init__(self, stations: Sequence[Stationed], work: Iterator[Item], store: Store) -> None:
+        self._stations = stations
+        self._work = work
+        self._store = store
+        self._exhausted = False
+        self._open: dict[Item, _Open] = {}
+        #: What each station has yet to be told of the others.
+        self._news: list[list[str]] = [[] for _ in stations]
+        self.tally = Tally()
+
+    @property
+    def through(self) -> bool:
+        """Whether everything is done."""
+        return self._exhausted and all(station.idle() for station in self._stations)
+
+    def step(self) -> None:
+        """Give out what there is room for, and take what is ready."""
+        for i, station in enumerate(self._stations):
+            given = list(itertools.islice(self._work, station.room()))
+            if station.room() and not given:
+                self._exhausted = True
+            if given or self._news[i]:
+                news, self._news[i] = self._news[i], []
+                station.submit(given, news)
+        wait = _POLL_S / len(self._stations)
+        for i, station in enumerate(self._stations):
+            for batch in station.poll(wait):
+                self._take(i, batch)
+
+    def _take(self, number: int, batch: Batch) -> None:
+        tally = self.tally
+        tally.graphs += batch.graphs
+        tally.kernels += batch.kernels
+        tally.schedules += batch.schedules
+        tally.failures += batch.failures
+        for i in range(len(self._stations)):
+            if i != number:
+                self._news[i] += batch.signatures
+        key = self._stations[number].device_key
+        part = self._open.setdefault(batch.item, _Open())
+        part.add(batch)
+        rows = list(batch.rows)
+        if batch.finished:
+            tally.items += 1
+            rows.append(self._open.pop(batch.item).row(key, batch.item))
+        if rows:
+            self._store.append(rows)
+
+
+@dataclass
+class _Open:
+    """What came of an item so far."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, batch: Batch) -> None:
+        self.counts.update(graphs=batch.graphs, kernels=batch.kernels, schedules=batch.schedules)
+        self.failures += batch.failures
+
+    def row(self, device_key: str, item: Item) -> ItemRow:
+        label, name, number = item.key
+        return ItemRow(
+            device_key=device_key,
+            corpus=label,
+            name=name,
+            round=number,
+            status="failed" if self.failures and not self.counts["graphs"] else "ok",
+            reason="\n".join(self.failures),
+            graphs=self.counts["graphs"],
+            kernels=self.counts["kernels"],
+            schedules=self.counts["schedules"],
+        )

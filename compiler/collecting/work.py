@@ -1,0 +1,159 @@
+"""What travels between the processes of a collection: items, prepared graphs, results.
+
+Data only. Everything here can be pickled and holds no tensor of a user.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from fusewise.compiler.measuring.job import GraphJob, ProgramJob
+from fusewise.datasets.corpus import CorpusSpec
+from fusewise.datasets.rows import Row
+
+Strategy = Literal["random", "active"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to collect on one device."""
+
+    #: ``cpu`` or ``cuda``.
+    device: str = "cpu"
+    #: CPU threads that kernels run on; 0 for as many as torch takes.
+    threads: int = 0
+    #: Folder of device profiles and models.
+    home: str = ""
+    #: Random plans of each graph, beside Inductor's own and the unfused one.
+    plans: int = 4
+    #: Other lowerings of each graph.
+    lowerings: int = 2
+    #: Whole schedules that are timed of each graph, at most; 0 for none.
+    schedules: int = 8
+    #: Share of the graphs of which whole schedules are timed.
+    schedule_share: float = 1.0
+    #: ``active`` takes the plans that a cost model finds fast or is unsure of.
+    strategy: Strategy = "random"
+    #: Name or path of that model; "" for the newest of the device.
+    model: str = ""
+    seed: int = 0
+    #: Processes that compile; 0 for as many as there are cores (less two beside a GPU).
+    workers: int = 0
+    #: Seconds after which a worker that has said nothing is given up.
+    patience_s: float = 240.0
+    #: Larger graphs are left out: their kernels are those of smaller ones.
+    most_nodes: int = 400
+
+
+@dataclass(frozen=True)
+class Item:
+    """A program to collect from."""
+
+    corpus: CorpusSpec
+    name: str
+    #: Kernels that were timed this often already are not timed again.
+    round: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What it is known by in the store."""
+        return self.corpus.label, self.name, self.round
+
+    def __str__(self) -> str:
+        return f"{self.corpus.label}:{self.name}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a program: which kernel or extern operation, and whether its time is wanted."""
+
+    kind: Literal["kernel", "extern"]
+    #: Name of the generated kernel; "" for an extern call.
+    kernel: str
+    signature: str
+    #: The group that it runs, in fused order.
+    nodes: tuple[str, ...]
+    #: Features of the group where the time is wanted; None for an extern call.
+    features: tuple[float, ...] | None
+    wanted: bool
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """A program whose kernels are to be timed one by one."""
+
+    program: ProgramJob
+    #: Key of the problem that its groups are of.
+    problem_key: str
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class PreparedGraph:
+    """A graph whose programs are compiled and wait to be timed."""
+
+    item: Item
+    #: Name of the sample: of the item, or of a piece of it.
+    sample: str
+    key: str
+    job: GraphJob
+    #: Device, graph and schedules.
+    rows: tuple[Row, ...]
+    runs: tuple[KernelRun, ...]
+    #: Whole programs, Inductor's own first, by schedule id.
+    contest: tuple[ProgramJob, ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A worker is through with an item."""
+
+    item: Item
+    #: Graphs that were sent.
+    graphs: int
+    failures: tuple[str, ...]
+    #: Of the samples that it met.
+    fingerprints: tuple[str, ...]
+    #: Seconds that it took, compiling included.
+    seconds: float
+
+
+@dataclass
+class Batch:
+    """What came of one graph of an item, or of the item itself."""
+
+    item: Item
+    rows: list[Row] = field(default_factory=list)
+    graphs: int = 0
+    kernels: int = 0
+    schedules: int = 0
+    failures: list[str] = field(default_factory=list)
+    #: Signatures that were timed or failed.
+    signatures: list[str] = field(default_factory=list)
+    #: Whether this is the last of the item.
+    finished: bool = False
+
+
+@dataclass
+class Usage:
+    """Where the time of a station went, in seconds."""
+
+    elapsed: float = 0.0
+    #: The device was timing, or being made ready to.
+    timing: float = 0.0
+    #: Of all workers together.
+    compiling: float = 0.0
+    workers: int = 0
+    #: Workers or timing processes that died or were killed.
+    lost: int = 0
+
+    def told(self) -> str:
+        """Where the time went, in a few words."""
+        share = self.timing / self.elapsed if self.elapsed else 0.0
+        busy = self.compiling / (self.elapsed * self.workers) if self.elapsed else 0.0
+        return (
+            f"device: timing {share:.0%}, waiting {1 - share:.0%} of {self.elapsed:.0f} s; "
+            f"{self.workers} workers: busy {busy:.0%}; {self.lost} processes lost"
+        )

@@ -1,0 +1,150 @@
+"""A compile worker: builds programs, captures their graphs, compiles what is to be timed.
+
+Started by the station as ``python -m``. Programs from elsewhere are loaded here and nowhere else.
+Never times anything, and keeps nothing between items but what is known of timed kernels.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from fusewise.compiler.collecting.capture import CapturedGraph, capture
+from fusewise.compiler.collecting.child import die_with_parent
+from fusewise.compiler.collecting.prepare import Preparer, first_line
+from fusewise.compiler.collecting.work import Finished, Item, PreparedGraph, Settings
+from fusewise.compiler.survey import Predictor
+from fusewise.costmodel.device import device_profile
+from fusewise.costmodel.registry import load_model
+from fusewise.datasets.corpora import on_device, open_corpus
+from fusewise.datasets.corpus import GraphSample
+from fusewise.schedule.errors import FusewiseError
+
+log = logging.getLogger(__name__)
+
+
+class Timed:
+    """How often kernels were timed, as far as this worker has been told."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self._counts = counts
+        self.round = 0
+
+    def is_wanted(self, signature: str) -> bool:
+        """Whether the kernel was timed no more often than there were rounds before this one."""
+        return self._counts.get(signature, 0) <= self.round
+
+    def add(self, signatures: list[str]) -> None:
+        """Take in what was timed meanwhile."""
+        for signature in signatures:
+            self._counts[signature] = self._counts.get(signature, 0) + 1
+
+
+class Worker:
+    """State of the process."""
+
+    def __init__(self, settings: Settings, counts: dict[str, int]) -> None:
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self._settings = settings
+        self._device = torch.device(settings.device)
+        self._timed = Timed(counts)
+        self._fingerprints: set[str] = set()
+        profile = device_profile(self._device, Path(settings.home))
+        predictor = None
+        if settings.strategy == "active":
+            model = load_model(settings.model or None, profile, Path(settings.home))
+            predictor = Predictor(model, profile, {})
+        self._preparer = Preparer(settings, profile, self._timed, predictor)
+
+    def learn(self, signatures: list[str], fingerprints: list[str]) -> None:
+        """Take in what was timed and met by others."""
+        self._timed.add(signatures)
+        self._fingerprints.update(fingerprints)
+
+    def work(self, item: Item) -> Iterator[PreparedGraph | Finished]:
+        """The graphs of an item, one by one, and then how it went."""
+        start = time.perf_counter()
+        failures: list[str] = []
+        met: list[str] = []
+        graphs = 0
+        self._timed.round = item.round
+        try:
+            for sample in open_corpus(item.corpus).build(item.name):
+                # The second time round it is known from the first.
+                if sample.fingerprint:
+                    if sample.fingerprint in self._fingerprints and item.round == 0:
+                        continue
+                    self._fingerprints.add(sample.fingerprint)
+                    met.append(sample.fingerprint)
+                for prepared in self._sample(sample, item, failures):
+                    graphs += 1
+                    yield prepared
+        except Exception as error:
+            log.debug("item %s failed", item, exc_info=True)
+            failures.append(str(error) if isinstance(error, FusewiseError) else first_line(error))
+        yield Finished(item, graphs, tuple(failures), tuple(met), time.perf_counter() - start)
+
+    def _sample(
+        self, sample: GraphSample, item: Item, failures: list[str]
+    ) -> Iterator[PreparedGraph]:
+        found: list[PreparedGraph] = []
+        forward_key: str | None = None
+
+        def visit(captured: CapturedGraph) -> None:
+            nonlocal forward_key
+            prepared = self._preparer.prepare(captured, sample, item, forward_key, failures)
+            if prepared is not None:
+                found.append(prepared)
+                if captured.graph.kind == "forward":
+                    forward_key = prepared.key
+
+        try:
+            with torch.set_grad_enabled(sample.training):
+                capture(on_device(sample, self._device), visit)
+        except Exception as error:
+            log.debug("sample %s failed", sample.name, exc_info=True)
+            failures.append(f"{sample.name}: {first_line(error)}")
+        yield from found
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def serve(connection: Connection) -> None:
+    """Work on items until the station closes its end."""
+
+    def send(message: object) -> None:
+        connection.send_bytes(pickle.dumps(message))
+
+    try:
+        settings, counts = pickle.loads(connection.recv_bytes())
+        worker = Worker(settings, counts)
+        while True:
+            item, signatures, fingerprints = pickle.loads(connection.recv_bytes())
+            worker.learn(signatures, fingerprints)
+            for message in worker.work(item):
+                send(message)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def main() -> None:
+    """Entry of the process: ``python -m fusewise.compiler.collecting.worker FD``."""
+    # An interrupt from the terminal is meant for the station, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    serve(Connection(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
