@@ -13,7 +13,6 @@ from fusewise.datasets.manifest import (
     DeviceEntry,
     FamilyEntry,
     FeatureColumn,
-    FileEntry,
     KernelCount,
     Manifest,
     Repeatability,
@@ -62,10 +61,9 @@ _CREATED = """
 def counted(
     connection: duckdb.DuckDBPyConnection,
     name: str,
-    files: Mapping[str, FileEntry],
     features: Mapping[int, Sequence[FeatureColumn]],
 ) -> Manifest:
-    """The manifest of the staged rows, which were written as ``files``."""
+    """The manifest of the staged rows, the files left out."""
 
     def rows(sql: str) -> list[dict[str, object]]:
         cursor = connection.execute(sql)
@@ -97,13 +95,13 @@ def counted(
         features=tuple(features.get(features_version, ())),
         torch_versions=tuple(str(row["torch_version"]) for row in rows(_TORCH)),
         devices=msgspec.convert(rows(_DEVICES.format(", ".join(counts))), tuple[DeviceEntry, ...]),
-        graphs=files["graphs.parquet"].rows,
+        graphs=_integer(first("SELECT count(*) FROM out_graphs")),
         problems=_integer(first("SELECT count(problem) FROM out_graphs")),
         kernels=msgspec.convert(rows(_KERNELS), tuple[KernelCount, ...]),
         families=families,
         corpora=msgspec.convert(rows(_CORPORA), tuple[CorpusEntry, ...]),
         repeatability=msgspec.convert(rows(_REPEATABILITY)[0], Repeatability),
-        files=dict(sorted(files.items())),
+        files={},
     )
 
 

@@ -40,8 +40,11 @@ from fusewise.schedule.errors import DatasetError
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice, problem_key
 
-#: The highest of zstd: publishing takes minutes then, reading is as fast as ever.
-_LEVEL: Final = 22
+#: The highest of zstd that needs no gigabytes. Writing 100 MB of problems takes minutes then,
+#: reading them is as fast as ever.
+_LEVEL: Final = 19
+#: For the drafts, which are written while others wait for the store.
+_QUICK: Final = 1
 #: Problems that are decoded at a time.
 _BATCH: Final = 200
 
@@ -114,17 +117,20 @@ def publish(
         with store.reading() as connection:
             _stage(connection, keys)
             _check_measured(connection, keys, store)
-            files = {f"{table}.parquet": _write(connection, table, scratch) for table in PUBLISHED}
+            for table in PUBLISHED:
+                _draft(connection, table, scratch)
             left_out = published_rows.left_out(connection)
-            manifest = counted(connection, name, files, features or {})
+            manifest = counted(connection, name, features or {})
+        files = {f"{table}.parquet": _pack(table, scratch) for table in PUBLISHED}
+        manifest = msgspec.structs.replace(manifest, files=dict(sorted(files.items())))
         write_manifest(manifest, scratch)
         (scratch / CARD).write_text(card(manifest), encoding="utf-8")
         if target.exists():
             shutil.rmtree(target)
         scratch.replace(target)
-    except OSError as error:
+    except (OSError, duckdb.Error) as error:
         raise DatasetError(
-            f"cannot be written: {error.strerror or error}",
+            f"cannot be written: {' '.join(str(error).split())}",
             subject=str(target),
             remedy="give a folder that can be written, with --out",
         ) from error
@@ -244,14 +250,31 @@ def _insert(
         )
 
 
-def _write(connection: duckdb.DuckDBPyConnection, table: str, folder: Path) -> FileEntry:
-    """Write the file of a table."""
-    path = folder / f"{table}.parquet"
+def _draft(connection: duckdb.DuckDBPyConnection, table: str, folder: Path) -> None:
+    """Write the rows of a table, in their order."""
     columns = ", ".join(f'"{c.name}"::{c.type} AS "{c.name}"' for c in PUBLISHED[table])
-    quoted = str(path).replace("'", "''")
-    connection.execute(
-        f"COPY (SELECT {columns} FROM out_{table} ORDER BY {_ORDER[table]}) TO '{quoted}' "
-        f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {_LEVEL})"
-    )
-    counted_rows = connection.execute(f"SELECT count(*) FROM out_{table}").fetchone()
+    rows = f"SELECT {columns} FROM out_{table} ORDER BY {_ORDER[table]}"
+    _copy(connection, rows, folder / f"{table}.draft", _QUICK)
+
+
+def _pack(table: str, folder: Path) -> FileEntry:
+    """Write the file of a table from its draft."""
+    draft, path = folder / f"{table}.draft", folder / f"{table}.parquet"
+    source = f"read_parquet({_quoted(draft)})"
+    # One thread keeps the order.
+    with duckdb.connect(config={"threads": 1}) as connection:
+        _copy(connection, f"SELECT * FROM {source}", path, _LEVEL)
+        counted_rows = connection.execute(f"SELECT count(*) FROM {source}").fetchone()
+    draft.unlink()
     return file_entry(path, int(counted_rows[0]) if counted_rows else 0)
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, rows: str, path: Path, level: int) -> None:
+    connection.execute(
+        f"COPY ({rows}) TO {_quoted(path)} "
+        f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {level})"
+    )
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
