@@ -1,0 +1,172 @@
+"""The corpus of timm's models: image models without weights, cut into their distinct blocks.
+
+A family is a module of the library (``timm/resnet``). Nothing is downloaded. The library is
+optional and only imported when names or models are asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from fusewise.datasets.blocks import Block, blocks
+from fusewise.datasets.corpus import GraphSample
+from fusewise.datasets.drawn import chosen_families
+from fusewise.schedule.errors import CorpusError
+
+_SUBJECT: Final = "timm corpus"
+#: How timm's names say that a variant is small. Only those are drawn where a family has some: the
+#: blocks of others differ in width, and building their weights takes long.
+_SMALL = re.compile(
+    r"(^|_)(atto|femto|pico|nano|micro|tiny|xx?tiny|mini|small|x{0,2}s\d*|ti?\d*|[bml][01]|0\d\d)(_|$)"
+    # Layers, as in resnet18d and vgg11_bn.
+    r"|^[a-z]+[1-3]\d[a-z]{0,2}(_|$)"
+)
+#: Those for large images, and those that timm tests itself with.
+_LEFT_OUT = re.compile(
+    r"^test_|_(3\d\d|4\d\d|5\d\d|\d{4})$|large|huge|giant|enormous|base|so\d+m|_\d+b(_|$)"
+)
+#: Sides of images, for models that take any.
+_SIDES: Final = (96, 128, 160, 192, 224, 256)
+_BATCH, _MOST_BATCH = 4, 64
+_MOST_BLOCKS: Final = 12
+_DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPE_WEIGHTS: Final = (0.4, 0.45, 0.15)
+
+
+class TimmCorpus:
+    """Models of timm, one small variant of each family in turn, each as its distinct blocks.
+
+    Args:
+        scale: factor on the batch; 1 suits a few CPU cores, a GPU wants 16.
+        families: modules of timm to draw from, looked up when names are asked for; none for all.
+    """
+
+    name = "timm"
+    licence = "Apache-2.0"
+
+    def __init__(self, *, scale: float = 1.0, families: Sequence[str] = ()) -> None:
+        self.scale = scale
+        self.families = tuple(families)
+
+    def names(self, seed: int) -> Iterator[str]:
+        """``resnet/resnet18/7-0`` and so on, the families in turn, without end.
+
+        Raises:
+            CorpusError: timm is not installed, or a family is none of its modules.
+        """
+        timm = _timm()
+        families = chosen_families(self.families, timm.list_modules(), self.name)
+        variants = {family: _variants(timm, family) for family in families}
+        return self._names(seed, [family for family in families if variants[family]], variants)
+
+    @staticmethod
+    def _names(seed: int, families: list[str], variants: dict[str, list[str]]) -> Iterator[str]:
+        for number in itertools.count():
+            family = families[number % len(families)]
+            model = random.Random(f"{family}/{seed}-{number}").choice(variants[family])
+            yield f"{family}/{model}/{seed}-{number}"
+
+    def build(self, name: str) -> Iterator[GraphSample]:
+        """The distinct blocks of the model of that name; equal names and scales give equal blocks.
+
+        Raises:
+            CorpusError: timm is not installed or has no such model, the model cannot be cut, or the
+                name is of another form.
+        """
+        family, _, rest = name.partition("/")
+        model, _, number = rest.partition("/")
+        if not number:
+            raise CorpusError(
+                f"{name!r} does not name a program",
+                subject=_SUBJECT,
+                remedy="write it as FAMILY/MODEL/SEED-NUMBER, e.g. resnet/resnet18/0-1",
+            )
+        source = random.Random(name)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(source.getrandbits(62))
+            parts = _built(_timm(), model, source, self.scale)
+        if len(parts) > _MOST_BLOCKS:
+            # In the order in which they are called; of densely connected nets each is another.
+            chosen = sorted(source.sample(range(len(parts)), _MOST_BLOCKS))
+            parts = [parts[number] for number in chosen]
+        for part in parts:
+            yield GraphSample(
+                name=f"{name}#{part.path}",
+                family=f"{self.name}/{family}",
+                module=part.module,
+                args=part.args,
+                kwargs=part.kwargs,
+                training=part.module.training and _trains(part.module, part.args),
+                licence=self.licence,
+                fingerprint=part.fingerprint,
+            )
+
+
+def _built(timm: ModuleType, model: str, source: random.Random, scale: float) -> list[Block]:
+    """The model's blocks, at a drawn side or else at the side that it is made for."""
+    try:
+        module: nn.Module = timm.create_model(model, pretrained=False)
+    except Exception as error:
+        raise CorpusError(
+            f"timm {timm.__version__} cannot build {model}: {error}",
+            subject=_SUBJECT,
+            remedy="install another version of timm, or leave the family out",
+        ) from error
+    settings: dict[str, Any] = getattr(module, "pretrained_cfg", None) or {}
+    channels, height, width = settings.get("input_size") or (3, 224, 224)
+    sides = [(height, width)]
+    if not settings.get("fixed_input_size", True):
+        least = max(settings.get("min_input_size") or (3, 1, 1))
+        fitting = [side for side in _SIDES if least <= side <= height] or [height]
+        sides.insert(0, (source.choice(fitting),) * 2)
+    batch = int(max(1.0, min(_MOST_BATCH, _BATCH * scale)) ** source.random())
+    dtype = source.choices(_DTYPES, _DTYPE_WEIGHTS)[0]
+    training, channels_last = source.random() < 0.5, source.random() < 0.5  # noqa: PLR2004
+    module = module.to(dtype).train(training).requires_grad_(training)
+    if channels_last:
+        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    # Batch norm refuses statistics of a single value.
+    shape = max(batch, 2) if training else batch, channels
+    for number, side in enumerate(sides):
+        images = torch.randn(*shape, *side, dtype=dtype)
+        if channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        try:
+            return blocks(module, (images,), {})
+        except CorpusError:
+            if number + 1 == len(sides):
+                raise
+    raise AssertionError("unreachable: the last side returns or raises")
+
+
+def _variants(timm: ModuleType, family: str) -> list[str]:
+    """The family's small models, or the first where no name says to be small."""
+    known: list[str] = timm.list_models(module=family)
+    fitting = [model for model in known if not _LEFT_OUT.search(model)] or known[:1]
+    return [model for model in fitting if _SMALL.search(model)] or fitting[:1]
+
+
+def _trains(module: nn.Module, args: tuple[Any, ...]) -> bool:
+    tensors = [*module.parameters(), *(a for a in args if isinstance(a, torch.Tensor))]
+    return any(tensor.requires_grad for tensor in tensors)
+
+
+def _timm() -> ModuleType:
+    try:
+        import timm
+    except ImportError as error:
+        raise CorpusError(
+            f"the timm library cannot be imported: {error}",
+            subject=_SUBJECT,
+            remedy="pip install timm",
+        ) from error
+    library: ModuleType = timm
+    return library
