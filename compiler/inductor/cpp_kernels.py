@@ -73,26 +73,32 @@ def cpp_kernels(source: str, settings: Mapping[str, Any]) -> list[CppKernel]:
     ``settings``: Inductor settings that it was generated under. Source that does not parse has
     none; loading it tells why.
     """
+    found = definitions(source)
+    if not found:
+        return []
+    with inductor_config.patch(dict(settings)):
+        command = compile_command()
+    return [CppKernel(argtypes, text, command) for argtypes, text in found.values()]
+
+
+def definitions(source: str) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Argument types and source of the C++ kernels of a generated program, by their names in it."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return []
-    found: list[tuple[tuple[str, ...], str]] = []
+        return {}
+    found = {}
     for statement in tree.body:
-        call = statement.value if isinstance(statement, ast.Assign) else None
         if (
-            isinstance(call, ast.Call)
+            isinstance(statement, ast.Assign)
+            and isinstance(call := statement.value, ast.Call)
             and isinstance(call.func, ast.Attribute)
             and call.func.attr == "cpp_pybinding"
             and not call.keywords
         ):
             argtypes, text = (ast.literal_eval(argument) for argument in call.args)
-            found.append((tuple(argtypes), text))
-    if not found:
-        return []
-    with inductor_config.patch(dict(settings)):
-        command = compile_command()
-    return [CppKernel(argtypes, text, command) for argtypes, text in found]
+            found[ast.unparse(statement.targets[0])] = (tuple(argtypes), text)
+    return found
 
 
 def kernel_library() -> str:

@@ -1,60 +1,38 @@
 """Timing each kernel of a program where it stands: on the values that reach it in a real run.
 
 The kernels are globals of the generated module. Each is replaced by a stand-in that, when the
-program calls it, calls the kernel many times, takes the time, and puts back what it overwrote
-before it lets the program go on. Everything is warm: inputs and outputs that fit are in the cache.
+program calls it, calls the kernel many times, takes the time, and puts back what it changed before
+it lets the program go on. Everything is warm: inputs and outputs that fit are in the cache.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from fusewise.compiler.inductor.cpp_kernels import definitions
+from fusewise.compiler.inductor.cpp_loading import repeater
+from fusewise.compiler.inductor.effects import Effect, cpp_effects, triton_effects
+from fusewise.compiler.measuring import cuda_timing
+from fusewise.compiler.measuring.quiet import Quiet
 from fusewise.compiler.measuring.runs import memory
+from fusewise.compiler.measuring.sampling import CallTimes, Effort, take_samples, undisturbed
+
+__all__ = ["CallTimes", "Effort", "KernelTimer", "undisturbed"]
 
 #: One sample lasts at least this long, so that the clock's own cost does not count.
 _SAMPLE_S = 3e-4
-_MOST_REPEATS = 200
+_MOST_REPEATS = 2000
+#: Calls in a row of a kernel that changes its own inputs: more would make them unlike any that it
+#: gets in earnest, and on a CPU denormal numbers are slow.
+_MOST_UPDATES = 8
 #: Larger arguments are not copied and put back around a kernel's timing.
 _MOST_COPIED_BYTES = 1 << 28
-
-
-def undisturbed(samples: Sequence[float]) -> list[float]:
-    """The faster half of the samples.
-
-    Whatever else runs on the machine only ever adds time, and to threads that wait for each other
-    it adds fifty times what it takes. On a quiet machine both halves are alike.
-    """
-    return sorted(samples)[: (len(samples) + 1) // 2]
-
-
-@dataclass
-class CallTimes:
-    """Times of one call in a program."""
-
-    #: Name of the generated kernel; "" for an extern call.
-    kernel: str
-    #: Microseconds for one launch, one value a sample; empty where it was not to be timed.
-    samples: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How well to time each kernel."""
-
-    #: Seconds a kernel, at most.
-    seconds: float = 0.1
-    min_samples: int = 9
-    max_samples: int = 40
-    #: Spread of the median, relative, below which more samples are no use.
-    target_interval: float = 0.03
 
 
 class KernelTimer:
@@ -63,107 +41,228 @@ class KernelTimer:
     def __init__(
         self,
         module: ModuleType,
+        source: str,
         device: torch.device,
         effort: Effort,
         skipped: frozenset[tuple[str, int]] = frozenset(),
     ) -> None:
-        """``skipped``: calls to leave untimed, by kernel name ("" for extern) and occurrence."""
+        """Put the stand-ins in place.
+
+        Args:
+            module: the program.
+            source: that it was loaded from.
+            device: that it runs on.
+            effort: how well to time each call.
+            skipped: calls to leave untimed, by kernel name ("" for extern) and occurrence.
+        """
         self._device = device
         self._effort = effort
         self._skipped = skipped
         self._seen: Counter[str] = Counter()
+        self._quiet = Quiet()
+        self._rehearsing = False
+        #: What was called, in order.
         self.calls: list[CallTimes] = []
+        cpp = definitions(source)
         for name, value in list(vars(module).items()):
-            if name.startswith("cpp_fused") or name == "cpp_kernel":
-                setattr(module, name, _Function(self, name, value))
+            if name in cpp:
+                effects = cpp_effects(cpp[name][1])
+                setattr(module, name, _Function(self, name, value, effects))
             elif name.startswith("triton_") and hasattr(value, "run"):
                 setattr(module, name, _Launcher(self, name, value))
-        externs = getattr(module, "extern_kernels", None)
-        if externs is not None:
-            setattr(module, "extern_kernels", _Namespace(self, externs))  # noqa: B010
+        for name in ("extern_kernels", "aten", "inductor_ops", "_quantized"):
+            if hasattr(module, name):
+                setattr(module, name, _Namespace(self, getattr(module, name)))
         setattr(module, "torch", _Torch(self))  # noqa: B010 - a module has no such attribute to mypy
 
-    def time(self, kernel: str, call: Callable[[], Any], tensors: Sequence[torch.Tensor]) -> Any:
-        """Time ``call``, then leave its effects as if it had been called once."""
+    def rehearse(self, run: Callable[[], Any]) -> Any:
+        """Run the program without timing it: kernels that tune themselves do so now.
+
+        What is called is waited for, so that an error is of the last of :attr:`calls`.
+        """
+        self._rehearsing = True
+        result = run()
+        self._rehearsing = False
+        self.calls, self._seen = [], Counter()
+        return result
+
+    def time(
+        self,
+        kernel: str,
+        call: Callable[[], Any],
+        changed: Sequence[torch.Tensor],
+        repeat: Callable[[int], float] | None = None,
+    ) -> Any:
+        """Time ``call``, then leave its effects as if it had been called once.
+
+        Args:
+            kernel: name of the generated kernel; "" for an extern call.
+            call: calls it once.
+            changed: tensors that a second call would find changed by the first.
+            repeat: calls it so many times and gives the seconds that took, if there is a way
+                without Python.
+        """
         occurrence = (kernel, self._seen[kernel])
         self._seen[kernel] += 1
-        if occurrence in self._skipped:
-            self.calls.append(CallTimes(kernel))
-            return call()
-        copied = [memory(t) for t in tensors if t.numel() * t.itemsize <= _MOST_COPIED_BYTES]
-        before = [t.clone() for t in copied]
-        sample = (
-            self._cuda_sampler(call) if self._device.type == "cuda" else self._cpu_sampler(call)
-        )
         times = CallTimes(kernel)
-        deadline = time.perf_counter() + self._effort.seconds
-        while len(times.samples) < self._effort.max_samples:
-            times.samples.append(sample() * 1e6)
-            if len(times.samples) >= self._effort.min_samples and (
-                time.perf_counter() > deadline or self._settled(times.samples)
-            ):
-                break
         self.calls.append(times)
-        for tensor, value in zip(copied, before, strict=True):
-            tensor.copy_(value)
+        if self._rehearsing:
+            result = call()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+            return result
+        if occurrence not in self._skipped:
+            try:
+                self._time(times, call, changed, repeat)
+            except Exception as error:  # noqa: BLE001 - the program may well run all the same
+                times.samples.clear()
+                times.failure = f"timing it: {_told(error)}"
+                self._recover()
         return call()
 
-    def _settled(self, samples: Sequence[float]) -> bool:
-        """Whether the middle half of the undisturbed samples, over √n, is within the target."""
-        ordered = undisturbed(samples)
-        n = len(ordered)
-        width = (ordered[(3 * n) // 4] - ordered[n // 4]) / math.sqrt(n)
-        return width <= self._effort.target_interval * ordered[n // 2]
+    def _recover(self) -> None:
+        """Free what timing took; raises where the device can do nothing any more."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
 
-    def _cpu_sampler(self, call: Callable[[], Any]) -> Callable[[], float]:
-        def timed(repeats: int) -> float:
-            start = time.perf_counter()
-            for _ in range(repeats):
-                call()
-            return (time.perf_counter() - start) / repeats
+    def _time(
+        self,
+        times: CallTimes,
+        call: Callable[[], Any],
+        changed: Sequence[torch.Tensor],
+        repeat: Callable[[int], float] | None,
+    ) -> None:
+        copied = [memory(t) for t in changed if t.numel() * t.itemsize <= _MOST_COPIED_BYTES]
+        before = [t.clone() for t in copied]
 
-        timed(1)
-        repeats = _repeats(min(timed(1) for _ in range(2)))
-        return lambda: timed(repeats)
+        def restore() -> None:
+            for tensor, value in zip(copied, before, strict=True):
+                tensor.copy_(value)
 
-    def _cuda_sampler(self, call: Callable[[], Any]) -> Callable[[], float]:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        # Indices that were overwritten would send a second call out of bounds.
+        single = any(not tensor.dtype.is_floating_point for tensor in changed)
+        try:
+            if self._device.type == "cuda":
+                # What went wrong before must not be blamed on this kernel.
+                torch.cuda.synchronize()
+                cuda_timing.wake()
+                sample, times.clock = cuda_timing.sampler(call, restore, single=single)
+                take_samples(times, self._effort, lambda: (sample(), False))
+                cuda_timing.stay_awake()
+            else:
+                most = 1 if single else _MOST_UPDATES if changed else _MOST_REPEATS
+                times.clock = "calls" if repeat is None else "c loop"
+                self._time_on_cpu(times, repeat or _python_loop(call), restore, most)
+        finally:
+            restore()
 
-        def timed(run: Callable[[], Any]) -> float:
-            start.record()
-            run()
-            end.record()
-            end.synchronize()
-            return float(start.elapsed_time(end)) * 1e-3
+    def _time_on_cpu(
+        self,
+        times: CallTimes,
+        repeat: Callable[[int], float],
+        restore: Callable[[], None],
+        most: int,
+    ) -> None:
+        once = []
+        for _ in range(3):
+            restore()
+            once.append(repeat(1))
+        calls = max(1, min(most, int(_SAMPLE_S / max(min(once[1:]), 1e-7))))
+        quiet = self._quiet
+        quiet.expect(calls * min(once))
 
-        # The first call tunes the kernel, the second is warm.
-        timed(call)
-        repeats = _repeats(timed(call))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(repeats):
-                call()
-        timed(graph.replay)
-        return lambda: timed(graph.replay) / repeats
+        def sample() -> tuple[float, bool]:
+            restore()
+            with quiet:
+                seconds = repeat(calls) / calls
+            return seconds, quiet.disturbed
+
+        sample()
+        take_samples(times, self._effort, sample)
 
 
-def _repeats(once_s: float) -> int:
-    return max(1, min(_MOST_REPEATS, int(_SAMPLE_S / max(once_s, 1e-7))))
+def _python_loop(call: Callable[[], Any]) -> Callable[[int], float]:
+    def repeat(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return time.perf_counter() - start
+
+    return repeat
 
 
-def _tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    return [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+def _told(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+def _changed(
+    args: Sequence[Any], kwargs: dict[str, Any], effects: Sequence[Effect] | None
+) -> list[torch.Tensor]:
+    """The tensors that a second call would find changed by the first.
+
+    ``effects``: of the positional arguments; a keyword ``out`` is written, others are read. None
+    where nothing is known: all may be changed.
+    """
+    if effects is None:
+        return [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+    known = [*zip(args, effects, strict=False), (kwargs.get("out"), "write")]
+    known += [(value, "read") for name, value in kwargs.items() if name != "out"]
+    tensors = [(v, effect) for v, effect in known if isinstance(v, torch.Tensor)]
+    return [
+        tensor
+        for i, (tensor, effect) in enumerate(tensors)
+        if effect == "update"
+        or (
+            effect == "write"
+            and any(_overlap(tensor, other) for j, (other, _) in enumerate(tensors) if j != i)
+        )
+    ]
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    first, second = memory(a), memory(b)
+    return (
+        first.data_ptr() < second.data_ptr() + second.numel() * second.itemsize
+        and second.data_ptr() < first.data_ptr() + first.numel() * first.itemsize
+    )
+
+
+def _extern_effects(function: Callable[..., Any], kwargs: dict[str, Any]) -> list[Effect] | None:
+    """Effects of an extern function on its positional arguments; None where they are not known."""
+    if isinstance(function, torch._ops.OpOverload):
+        written = [
+            a.name for a in function._schema.arguments if a.alias_info and a.alias_info.is_write
+        ]
+        if any(name in kwargs and name != "out" for name in written):
+            return None
+        return ["update" if a.name in written else "read" for a in function._schema.arguments]
+    return ["read"] * 64 if "out" in kwargs else None
 
 
 class _Function:
     """Stands for a generated C++ kernel or an extern function."""
 
-    def __init__(self, timer: KernelTimer, kernel: str, function: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        timer: KernelTimer,
+        kernel: str,
+        function: Callable[..., Any],
+        effects: Sequence[Effect] | None = None,
+    ) -> None:
         self._timer, self._kernel, self._function = timer, kernel, function
+        self._effects = effects
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = self._function
+        effects = self._effects if self._kernel else _extern_effects(function, kwargs)
+        many = repeater(function)
         return self._timer.time(
-            self._kernel, lambda: self._function(*args, **kwargs), _tensors(args, kwargs)
+            self._kernel,
+            lambda: function(*args, **kwargs),
+            _changed(args, kwargs, effects),
+            None if many is None else lambda calls: many(calls, *args),
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -175,16 +274,18 @@ class _Launcher:
 
     def __init__(self, timer: KernelTimer, kernel: str, launcher: Any) -> None:
         self._timer, self._kernel, self._launcher = timer, kernel, launcher
+        self._effects = triton_effects(launcher)
 
     def run(self, *args: Any, stream: Any, **kwargs: Any) -> Any:
         """Launch on the current stream, which under graph capture is not the program's."""
         del stream
+        launcher = self._launcher
 
         def launch() -> Any:
             current = torch.cuda.current_stream().cuda_stream
-            return self._launcher.run(*args, stream=current, **kwargs)
+            return launcher.run(*args, stream=current, **kwargs)
 
-        return self._timer.time(self._kernel, launch, _tensors(args, kwargs))
+        return self._timer.time(self._kernel, launch, _changed(args, kwargs, self._effects))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._launcher, name)

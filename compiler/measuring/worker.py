@@ -27,7 +27,8 @@ import psutil
 import torch
 import torch.fx
 
-from fusewise.compiler.inductor.program import load_module, load_program
+from fusewise.compiler.inductor.program import forget_kernels, load_module, load_program
+from fusewise.compiler.measuring import cuda_timing
 from fusewise.compiler.measuring.inputs import build
 from fusewise.compiler.measuring.job import (
     Budget,
@@ -43,8 +44,10 @@ from fusewise.compiler.measuring.runs import (
     CudaRun,
     overwritten_inputs,
     private_inputs,
+    put_back,
 )
 from fusewise.compiler.measuring.sent_graph import receive_graph
+from fusewise.costmodel.device import physical_name
 from fusewise.search.gate import MARGIN
 from fusewise.search.interleave import interleave
 
@@ -54,6 +57,8 @@ log = logging.getLogger(__name__)
 _IDLE_S = 600.0
 #: Values of a forward graph that are kept for its backward, at most.
 _MOST_KEPT_BYTES = 2 << 30
+#: Exit status of a process whose device can do nothing any more.
+_LOST = 3
 
 
 @dataclass
@@ -77,13 +82,17 @@ class Worker:
 
     def __init__(self) -> None:
         self._graph: _Prepared | None = None
+        #: That the last graph ran on.
+        self.device = "cpu"
         self._kept: dict[str, dict[str, torch.Tensor]] = {}
 
     def prepare(self, job: GraphJob) -> None:
         """Make the inputs of a graph and its reference outputs."""
         self._graph = None
+        forget_kernels()
         torch.set_num_threads(job.threads)
         device = torch.device(job.device)
+        self.device = job.device
         if device.type == "cuda":
             torch.cuda.set_device(device.index or 0)
         start = time.perf_counter()
@@ -131,6 +140,8 @@ class Worker:
         if loaded[0] is not None:
             conditions = _conditions(graph.job.device)
             with device_lock(graph.job.device, timeout_s=max(30.0, budget.seconds)):
+                if torch.device(graph.job.device).type == "cuda":
+                    cuda_timing.wake()
                 times = interleave(
                     [loaded[i].run for i in ready],  # type: ignore[union-attr]
                     budget_s=budget.seconds,
@@ -156,20 +167,36 @@ class Worker:
     def time_kernels(
         self, program: ProgramJob, effort: Effort, skipped: frozenset[tuple[str, int]]
     ) -> list[CallTimes]:
-        """Run a program of the graph in hand once, timing the kernels and extern calls in it."""
+        """Run a program of the graph in hand, timing the kernels and extern calls in it.
+
+        Raises:
+            RuntimeError: a kernel failed, so that the program could not go on; names it.
+        """
         graph = self._graph
         if graph is None:
             raise RuntimeError("no graph was prepared")
-        module = load_module(program.source, program.constants, program.settings, program.library)
+        module = load_module(
+            program.source,
+            program.constants,
+            program.settings,
+            program.library,
+            in_process=True,
+        )
         call = module.call
+        timer = KernelTimer(module, program.source, torch.device(graph.job.device), effort, skipped)
         with device_lock(graph.job.device, timeout_s=600.0):
-            # Kernels that are tuned at their first launch are tuned, and pages touched, before.
-            outputs = call(private_inputs(graph.inputs))
-            if graph.job.keep_values:
-                self._keep(graph, outputs)
-            timer = KernelTimer(module, torch.device(graph.job.device), effort, skipped)
-            call(private_inputs(graph.inputs))
-            _synchronize(graph.job.device)
+            try:
+                inputs = private_inputs(graph.inputs)
+                outputs = timer.rehearse(lambda: call(list(inputs)))
+                if graph.job.keep_values:
+                    self._keep(graph, outputs)
+                del outputs
+                put_back(inputs, graph.inputs)
+                call(inputs)
+                _synchronize(graph.job.device)
+            except Exception as error:
+                name = (timer.calls[-1].kernel or "an extern call") if timer.calls else "its start"
+                raise RuntimeError(f"at {name}: {_one_line(error)}") from error
         return timer.calls
 
     def _load(self, graph: _Prepared, program: ProgramJob, result: ProgramResult) -> _Loaded | None:
@@ -263,8 +290,17 @@ def _synchronize(device: str) -> None:
 
 def device_lock(device: str, *, timeout_s: float) -> filelock.BaseFileLock:
     """Held by whoever times on a device of this machine: two at once would time each other."""
-    path = Path(tempfile.gettempdir()) / f"fusewise-{device.replace(':', '-')}.lock"
+    path = Path(tempfile.gettempdir()) / f"fusewise-{physical_name(torch.device(device))}.lock"
     return filelock.FileLock(path, timeout=timeout_s, mode=0o666)
+
+
+def _is_lost(device: str) -> bool:
+    """Whether the device can do nothing any more in this process, as after a bad access."""
+    try:
+        _synchronize(device)
+    except Exception:  # noqa: BLE001 - it has many ways of saying so
+        return True
+    return False
 
 
 def _conditions(device: str) -> dict[str, float]:
@@ -291,32 +327,42 @@ def _conditions(device: str) -> dict[str, float]:
     return found
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection) -> int:
     """Answer requests until the parent closes its end, or has asked nothing for long.
 
-    An idle process would keep a device context; the parent starts another when it needs one.
+    An idle process would keep a device context; the parent starts another when it needs one. An
+    answer says whether the request succeeded, what came of it, and whether this was the last one.
+
+    Returns:
+        Exit status of the process.
     """
     worker = Worker()
     while connection.poll(_IDLE_S):
         try:
             name, arguments = pickle.loads(connection.recv_bytes())
         except EOFError:
-            return
+            return 0
+        lost = False
         try:
             answer: tuple[bool, Any] = (True, getattr(worker, name)(*arguments))
         except Exception as error:
             log.debug("request %s failed", name, exc_info=True)
-            answer = (False, f"{type(error).__name__}: {error}")
+            lost = _is_lost(worker.device)
+            told = "; its process ends" if lost else ""
+            answer = (False, f"{type(error).__name__}: {error}{told}")
         buffer = io.BytesIO()
-        pickle.dump(answer, buffer)
+        pickle.dump((*answer, lost), buffer)
         connection.send_bytes(buffer.getvalue())
+        if lost:
+            return _LOST
+    return 0
 
 
 def main() -> None:
     """Entry of the process: ``python -m fusewise.compiler.measuring.worker FD``."""
     # An interrupt from the terminal is meant for the parent, which ends this process if it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(Connection(int(sys.argv[1])))
+    sys.exit(serve(Connection(int(sys.argv[1]))))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,133 @@
+"""Taking times on a GPU: its clock speed, and launches without the launching process.
+
+A graph is captured here without the collection of garbage and the return of memory that
+``torch.cuda.graph`` begins with: both cost more than the timing itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: Seconds of work after which an idle device runs at its full clock, at first and after a pause.
+_WAKE_S, _WAKE_AGAIN_S = 0.3, 0.02
+#: Seconds after which a device may have lowered its clock.
+_PAUSE_S = 1.0
+#: Launches in one graph, and seconds that its replay is to take at least.
+_LAUNCHES, _MOST_LAUNCHES, _SAMPLE_S = 20, 400, 3e-4
+#: A launch that takes longer than this is timed alone.
+_LONG_S = 2e-3
+
+_last_used: dict[int, float] = {}
+
+
+def wake() -> None:
+    """Have the current device work until its clock is up, if it may have been idle."""
+    device = torch.cuda.current_device()
+    now = time.perf_counter()
+    if now - _last_used.get(device, -math.inf) > _PAUSE_S:
+        deadline = now + (_WAKE_AGAIN_S if device in _last_used else _WAKE_S)
+        work = torch.zeros(1 << 22, device="cuda")
+        while time.perf_counter() < deadline:
+            for _ in range(20):
+                work.add_(1.0)
+            torch.cuda.synchronize()
+    stay_awake()
+
+
+def stay_awake() -> None:
+    """Say that the current device has just worked."""
+    _last_used[torch.cuda.current_device()] = time.perf_counter()
+
+
+def captured(call: Callable[[], Any], launches: int = 1) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A graph of some calls, and what the last one returned, which the graph writes to.
+
+    Raises:
+        RuntimeError: the call does what cannot be captured, such as waiting for the device.
+    """
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    # What is collected during a capture may be something of the device's.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for _ in range(launches):
+                    result = call()
+            finally:
+                graph.capture_end()
+    finally:
+        if collects:
+            gc.enable()
+    return graph, result
+
+
+class Stopwatch:
+    """Time between two points on the device."""
+
+    def __init__(self) -> None:
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def time(self, run: Callable[[], Any]) -> float:
+        """Seconds that the device takes for what ``run`` has it do."""
+        self._start.record()
+        run()
+        self._end.record()
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) * 1e-3
+
+
+def sampler(
+    call: Callable[[], Any], restore: Callable[[], None], *, single: bool
+) -> tuple[Callable[[], float], str]:
+    """A function that takes one sample of a call, seconds a launch, and what its clock is.
+
+    Args:
+        call: launches the kernel on the current stream; it has been tuned.
+        restore: puts back what it changes; called before each sample.
+        single: whether a second launch without ``restore`` between could do harm.
+    """
+    watch = Stopwatch()
+    restore()
+    watch.time(call)
+    restore()
+    once = watch.time(call)
+    launches = 1 if single or once > _LONG_S else _LAUNCHES
+    try:
+        restore()
+        graph, kept = captured(call, launches)
+        restore()
+        watch.time(graph.replay)
+        restore()
+        took = watch.time(graph.replay)
+        if launches > 1 and took < _SAMPLE_S:
+            launches = min(_MOST_LAUNCHES, math.ceil(launches * _SAMPLE_S / max(took, 1e-6)))
+            del graph, kept
+            restore()
+            graph, kept = captured(call, launches)
+            restore()
+            watch.time(graph.replay)
+    except RuntimeError:
+        # A device that is lost for good says so here.
+        torch.cuda.synchronize()
+
+        def launch() -> float:
+            restore()
+            return watch.time(call)
+
+        return launch, "events"
+
+    def replay(_: Any = kept) -> float:
+        restore()
+        return watch.time(graph.replay) / launches
+
+    return replay, "cuda graph" if launches > 1 or once > _LONG_S else "single launch"

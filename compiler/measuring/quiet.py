@@ -1,0 +1,109 @@
+"""Keeping other programs out of a measurement on the CPU, and noticing when they get in.
+
+While a sample is taken the threads of this process run at real-time priority, where that is
+permitted. A window is short, never open while a tensor is made or a program compiled, and not
+opened at all where the system does not bound what real-time threads may take.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+import torch
+
+#: A window that may last longer is not opened: what takes as long does not need one.
+_LONGEST_S = 0.05
+_RT_RUNTIME = Path("/proc/sys/kernel/sched_rt_runtime_us")
+_TASKS = Path("/proc/self/task")
+
+
+class Quiet:
+    """A window in which a sample is taken: ``with quiet: ...``, then :attr:`disturbed`."""
+
+    def __init__(self) -> None:
+        #: Whether a thread of this process had to make way for another program's.
+        self.disturbed = False
+        self._policy = os.sched_getscheduler(0) if sys.platform == "linux" else 0
+        self._permitted = sys.platform == "linux" and self._policy in _ORDINARY and _is_bounded()
+        self._threads: list[int] = []
+        self._before = 0
+
+    def expect(self, seconds: float) -> None:
+        """Say how long the next windows will be; threads that were started since are seen."""
+        self._threads = []
+        if self._permitted and seconds <= _LONGEST_S:
+            threads = [int(task.name) for task in _TASKS.iterdir()]
+            # Threads that wait for each other by spinning need a core each.
+            if torch.get_num_threads() <= len(_cores(threads)):
+                self._threads = threads
+
+    def __enter__(self) -> Quiet:
+        """Open the window."""
+        self._set(os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, 1)
+        self._before = _switches()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; :attr:`disturbed` speaks of it now."""
+        self.disturbed = _switches() > self._before
+        self._set(self._policy, 0)
+
+    def _set(self, policy: int, priority: int) -> None:
+        for thread in self._threads:
+            try:
+                os.sched_setscheduler(thread, policy, os.sched_param(priority))
+            except ProcessLookupError:
+                continue
+            except PermissionError:
+                self._permitted, self._threads = False, []
+                return
+
+
+_ORDINARY = (os.SCHED_OTHER, os.SCHED_BATCH, os.SCHED_IDLE) if sys.platform == "linux" else ()
+
+
+def _is_bounded() -> bool:
+    """Whether the system keeps a share of each core from real-time threads."""
+    try:
+        return int(_RT_RUNTIME.read_text()) > 0
+    except (OSError, ValueError):
+        return False
+
+
+def _cores(threads: list[int]) -> set[int]:
+    found: set[int] = set()
+    for thread in threads:
+        try:
+            found |= os.sched_getaffinity(thread)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def _switches() -> int:
+    """Times that a thread of this process was made to give up its core."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def pinned(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that give each OpenMP thread of a process a core of its own, if there are enough.
+
+    ``environment``: what the process gets otherwise; a choice made there stands.
+    """
+    if sys.platform != "linux" or {"OMP_PROC_BIND", "OMP_PLACES"} & environment.keys():
+        return {}
+    cores = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    if threads > cores:
+        return {}
+    return {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}

@@ -1,0 +1,102 @@
+"""Samples of one call until its median is known well enough, or the time for it is up.
+
+Knows seconds and disturbances; knows nothing of what is called.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fusewise.search.samples import interval_rank, summary
+
+#: Samples that a call gets which takes longer than there is time for.
+_LEAST_SAMPLES = 3
+_CONFIDENCE = 0.95
+
+
+@dataclass
+class CallTimes:
+    """Times of one call in a program."""
+
+    #: Name of the generated kernel; "" for an extern call.
+    kernel: str
+    #: Microseconds for one launch, one value a sample; empty where it was not to be timed.
+    samples: list[float] = field(default_factory=list)
+    #: Whether the interval of the median is as narrow as was asked for.
+    settled: bool = False
+    #: How time was taken. On the CPU ``c loop``, or ``calls`` from Python; on a GPU ``cuda graph``
+    #: of many launches, or ``single launch`` and ``events`` where there cannot be one: those two
+    #: include some microseconds of launching.
+    clock: str = ""
+    #: Samples left out because another program got in between.
+    dropped: int = 0
+    #: Whether so many were disturbed that some had to be kept.
+    disturbed: bool = False
+    #: Why there are no samples of a call that was to be timed; "" where there are.
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How well to time each kernel: until it is known well, and no longer than it is worth."""
+
+    #: Seconds a kernel, at most, but for one that takes longer by itself.
+    seconds: float = 0.05
+    min_samples: int = 9
+    max_samples: int = 40
+    #: Half the 95 % interval of the median, relative, at which more samples are no use.
+    target_interval: float = 0.03
+
+
+def undisturbed(samples: Sequence[float]) -> list[float]:
+    """The faster half of the samples.
+
+    Whatever else runs on the machine only ever adds time, and to threads that wait for each other
+    it adds fifty times what it takes. On a quiet machine both halves are alike.
+    """
+    return sorted(samples)[: (len(samples) + 1) // 2]
+
+
+def is_settled(samples: Sequence[float], target: float) -> bool:
+    """Whether half the 95 % interval of the median is at most ``target``, relative."""
+    return (
+        interval_rank(len(samples), _CONFIDENCE) > 0
+        and summary(samples, confidence=_CONFIDENCE).half_width <= target
+    )
+
+
+def take_samples(
+    times: CallTimes, effort: Effort, sample: Callable[[], tuple[float, bool]]
+) -> None:
+    """Fill ``times``.
+
+    Args:
+        times: gets the samples, in microseconds, and what is to be said of them.
+        effort: when to stop.
+        sample: takes one: seconds for one call, and whether it was disturbed.
+    """
+    began = time.perf_counter()
+    left_out: list[float] = []
+    while len(times.samples) + len(left_out) < effort.max_samples:
+        seconds, disturbed = sample()
+        (left_out if disturbed else times.samples).append(seconds * 1e6)
+        if len(times.samples) >= effort.min_samples and is_settled(
+            times.samples, effort.target_interval
+        ):
+            break
+        taken = len(times.samples) + len(left_out)
+        spent = time.perf_counter() - began
+        if spent > effort.seconds and (
+            taken >= effort.min_samples or (taken >= _LEAST_SAMPLES and spent > 4 * effort.seconds)
+        ):
+            break
+    missing = min(effort.min_samples, len(times.samples) + len(left_out)) - len(times.samples)
+    if missing > 0:
+        # A disturbance only adds time: the shortest are the least disturbed.
+        left_out.sort()
+        times.samples += left_out[:missing]
+        times.disturbed = True
+    times.dropped = len(left_out) - max(missing, 0)
+    times.settled = is_settled(times.samples, effort.target_interval)

@@ -1,0 +1,312 @@
+"""Timing single kernels: in earnest, on the values that reach them, and without traces."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import threading
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fusewise.compiler.contest import graph_job
+from fusewise.compiler.inductor.cpp_batch import build_library
+from fusewise.compiler.inductor.cpp_kernels import definitions
+from fusewise.compiler.inductor.effects import cpp_effects, triton_effects
+from fusewise.compiler.inductor.launches import generate_with_launches
+from fusewise.compiler.inductor.program import load_module, precompile
+from fusewise.compiler.measuring import quiet as quiet_module
+from fusewise.compiler.measuring import worker as worker_module
+from fusewise.compiler.measuring.client import MeasuringProcess
+from fusewise.compiler.measuring.inputs import observe
+from fusewise.compiler.measuring.job import ProgramJob
+from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
+from fusewise.compiler.measuring.quiet import Quiet, pinned
+from fusewise.compiler.measuring.sampling import is_settled, take_samples
+from fusewise.compiler.measuring.worker import Worker, serve
+from fusewise.schedule.errors import MeasureError
+from fusewise.schedule.plan import unfused
+from fusewise.schedule.schedule import Schedule
+
+QUICK = Effort(seconds=0.005, min_samples=6, max_samples=8)
+
+
+def job_of(graph: Any, device: str) -> Any:
+    return graph_job(
+        graph.compile,
+        key=graph.kind,
+        device=device,
+        observed=observe(graph.inputs),
+        forward_key=None,
+    )
+
+
+def program_of(graph: Any, device: str) -> ProgramJob:
+    """One function for each node of a graph."""
+    names = [node.name for node in graph.surveyed.problem.nodes]
+    with graph.context():
+        program, _ = generate_with_launches(graph.compile, Schedule(plan=unfused(names)))
+    library = build_library([(program.source, program.settings)]) if device == "cpu" else ""
+    return ProgramJob("alone", program.source, program.constants, program.settings, library)
+
+
+def test_each_call_is_timed_where_it_stands(live: Any, device: str) -> None:
+    (graph,) = live.captured("adam_step", device)
+    worker = Worker()
+    worker.prepare(job_of(graph, device))
+    program = program_of(graph, device)
+    calls = worker.time_kernels(program, QUICK, frozenset())
+    expected = program.source.count("cpp_pybinding" if device == "cpu" else "async_compile.triton")
+    assert len({call.kernel for call in calls}) == expected > 1
+    for call in calls:
+        assert call.failure == "" and 6 <= len(call.samples) <= 8
+        assert 0 < min(call.samples) < 1e5
+        assert call.clock == ("c loop" if device == "cpu" else "cuda graph")
+    skipped = frozenset({(calls[0].kernel, 0)})
+    again = worker.time_kernels(program, QUICK, skipped)
+    assert [bool(call.samples) for call in again] == [i != 0 for i in range(len(calls))]
+
+
+@pytest.mark.parametrize("name", ["adam_step", "embedding", "integers", "mutation", "overwrite"])
+def test_program_computes_the_same_while_it_is_timed(live: Any, name: str, device: str) -> None:
+    for graph in live.captured(name, device):
+        program = program_of(graph, device)
+
+        def results(timed: bool, graph: Any = graph, program: ProgramJob = program) -> list[Any]:
+            module = load_module(
+                program.source, program.constants, program.settings, program.library
+            )
+            if timed:
+                KernelTimer(module, program.source, torch.device(device), QUICK)
+            return graph._called(lambda inputs: module.call(list(inputs)))
+
+        for value, wanted in zip(results(True), results(False), strict=True):
+            if isinstance(wanted, torch.Tensor):
+                torch.testing.assert_close(value, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_kernel_that_fails_is_named_and_survived(live: Any) -> None:
+    def f(ids: Any, table: Any) -> Any:
+        return (table[ids] * 2).sum(0)
+
+    make = live.Make("cpu", torch.float32)
+    (graph,) = live.capture(live.UserProgram(f, (torch.arange(10), make.tensor(10, 8))))
+    program = program_of(graph, "cpu")
+    kernel = next(iter(definitions(program.source)))
+    broken = program.source.replace(
+        "async_compile.wait(globals())",
+        f"async_compile.wait(globals())\ndef {kernel}(*args):\n    raise RuntimeError('no memory')",
+    )
+    process = MeasuringProcess("cpu")
+    try:
+        process.prepare(job_of(graph, "cpu"))
+        with pytest.raises(MeasureError, match=f"at {kernel}: RuntimeError: no memory"):
+            process.time_kernels(ProgramJob("bad", broken, {}, {}), QUICK, 60)
+        calls = process.time_kernels(program, QUICK, 60)
+        assert process.alive and all(call.samples for call in calls)
+    finally:
+        process.kill()
+
+
+def test_call_that_cannot_be_repeated_is_left_out(live: Any) -> None:
+    (graph,) = live.captured("layer_norm")
+    program = program_of(graph, "cpu")
+    module = load_module(program.source, program.constants, program.settings)
+    timer = KernelTimer(module, program.source, torch.device("cpu"), QUICK)
+    calls: list[int] = []
+
+    def once() -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            raise MemoryError("too large to time")
+        return 7
+
+    assert timer.time("kernel", once, []) == 7
+    (times,) = timer.calls
+    assert (times.samples, times.failure) == ([], "timing it: MemoryError: too large to time")
+
+
+def test_process_whose_device_is_lost_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_is_lost", lambda _: True)
+    ours, theirs = socket.socketpair()
+    near, far = Connection(ours.detach()), Connection(theirs.detach())
+    statuses: list[int] = []
+    thread = threading.Thread(target=lambda: statuses.append(serve(far)))
+    thread.start()
+    near.send_bytes(pickle.dumps(("time_kernels", (None, QUICK, frozenset()))))
+    succeeded, answer, last = pickle.loads(near.recv_bytes())
+    thread.join(10)
+    assert (succeeded, last, statuses) == (False, True, [3])
+    assert answer == "RuntimeError: no graph was prepared; its process ends"
+
+
+@pytest.mark.gpu
+def test_bad_access_on_a_gpu_ends_the_process_and_no_other(live: Any) -> None:
+    (graph,) = live.captured("layer_norm", "cuda")
+    program = program_of(graph, "cuda")
+    bad = program.source.replace(
+        "async_compile.wait(globals())",
+        "async_compile.wait(globals())\n"
+        "class _Bad:\n"
+        "    def run(self, *args, stream):\n"
+        "        torch._assert_async(torch.zeros((), device='cuda'))\n"
+        "triton_bad = _Bad()",
+        1,
+    ).replace(
+        "        args.clear()\n", "        args.clear()\n        triton_bad.run(stream=0)\n", 1
+    )
+    process = MeasuringProcess("cuda:0")
+    process.prepare(job_of(graph, "cuda:0"))
+    with pytest.raises(MeasureError, match="its process ends"):
+        process.time_kernels(ProgramJob("bad", bad, {}, {}), QUICK, 60)
+    assert not process.alive
+    other = MeasuringProcess("cuda:0")
+    try:
+        other.prepare(job_of(graph, "cuda:0"))
+        assert other.time_kernels(program, QUICK, 60)
+    finally:
+        other.kill()
+
+
+@pytest.mark.gpu
+def test_compiled_ahead_is_found_by_another_process(
+    live: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    (graph,) = live.captured("layer_norm", "cuda")
+    program = program_of(graph, "cuda")
+    precompile(program.source, program.constants, program.settings)
+    compiled = set(tmp_path.rglob("*.cubin"))
+    assert compiled
+    process = MeasuringProcess("cuda:0")
+    try:
+        process.prepare(job_of(graph, "cuda:0"))
+        assert process.time_kernels(program, QUICK, 60)
+    finally:
+        process.kill()
+    assert set(tmp_path.rglob("*.cubin")) == compiled
+
+
+def kernel_source(body: str, parameters: str = "const float* in_ptr0, float* out_ptr0") -> str:
+    return f'extern "C"  void  kernel({parameters})\n{{ {body} }}'
+
+
+@pytest.mark.parametrize(
+    ("source", "effects"),
+    [
+        (kernel_source("out_ptr0[i] = in_ptr0[i];"), ["read", "write"]),
+        (kernel_source("atomic_add(&out_ptr0[i], tmp0);"), ["read", "update"]),
+        (kernel_source("out_ptr0[i] += tmp0;"), ["read", "update"]),
+        (kernel_source("transpose_mxn<float,8,8,true>(a, 8, out_ptr0, 8);"), ["read", "update"]),
+        (kernel_source("transpose_mxn<float,8,8,false>(a, 8, out_ptr0, 8);"), ["read", "write"]),
+        (
+            kernel_source(
+                "tmp_acc0 += 1;", "float* in_out_ptr0,\n  bool* out_ptr1,\n  int64_t ks0"
+            ),
+            ["update", "write", "read"],
+        ),
+        ("nothing of the kind", None),
+    ],
+)
+def test_effects_of_a_cpp_kernel(source: str, effects: list[str] | None) -> None:
+    assert cpp_effects(source) == effects
+
+
+def test_effects_of_a_triton_kernel() -> None:
+    signature = {
+        "in_out_ptr0": "*fp32",
+        "in_ptr0": "*i64",
+        "out_ptr1": "*fp32",
+        "out_ptr2": "*fp32",
+        "xnumel": "i32",
+        "XBLOCK": "constexpr",
+    }
+    kernel = SimpleNamespace(
+        triton_meta={"signature": signature},
+        mutated_arg_names=["in_out_ptr0", "out_ptr2"],
+        custom_kernel=False,
+    )
+    assert triton_effects(kernel) == ["update", "read", "write", "update", "read"]
+    kernel.custom_kernel = True
+    assert triton_effects(kernel) is None
+    assert triton_effects(object()) is None
+
+
+def test_generated_kernels_of_all_programs_are_understood(live: Any) -> None:
+    for name in ("adam_step", "embedding", "cross_entropy", "batch_norm"):
+        for graph in live.captured(name):
+            for argtypes, source in definitions(graph.stock.source).values():
+                effects = cpp_effects(source)
+                assert effects is not None and len(effects) == len(argtypes)
+
+
+def taken(values: list[tuple[float, bool]], effort: Effort) -> CallTimes:
+    times, left = CallTimes("kernel"), iter(values)
+    take_samples(times, effort, lambda: next(left))
+    return times
+
+
+def test_sampling_ends_when_the_median_is_known() -> None:
+    effort = Effort(seconds=9, min_samples=9, max_samples=40)
+    steady = taken([(1e-6, False)] * 40, effort)
+    assert (len(steady.samples), steady.settled) == (9, True)
+    noisy = taken([((1 + i % 7) * 1e-6, False) for i in range(40)], effort)
+    assert (len(noisy.samples), noisy.settled, noisy.dropped) == (40, False, 0)
+    assert not is_settled([1.0] * 5, 1.0) and is_settled([1.0] * 6, 0.0)
+
+
+def test_disturbed_samples_are_left_out_as_long_as_there_are_others() -> None:
+    effort = Effort(seconds=9, min_samples=9, max_samples=40)
+    some = taken([(5e-6 if i % 2 else 1e-6, bool(i % 2)) for i in range(40)], effort)
+    assert (set(some.samples), some.dropped, some.disturbed) == ({1.0}, 8, False)
+    every = taken([((1 + i) * 1e-6, True) for i in range(40)], effort)
+    assert every.samples == pytest.approx(range(1, 10))
+    assert (every.dropped, every.disturbed) == (31, True)
+
+
+def test_slow_call_gets_no_more_samples_than_there_is_time_for() -> None:
+    effort = Effort(seconds=0.0, min_samples=9, max_samples=40)
+    times = taken([((1 + i % 7) * 1.0, False) for i in range(40)], effort)
+    assert len(times.samples) == 3 and not times.settled
+
+
+def test_real_time_priority_lasts_as_long_as_the_window() -> None:
+    quiet = Quiet()
+    quiet.expect(1e-3)
+    before = os.sched_getscheduler(0)
+    with quiet:
+        inside = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+    assert os.sched_getscheduler(0) == before == os.SCHED_OTHER
+    assert inside == (os.SCHED_FIFO if quiet._permitted else before)
+    quiet.expect(10.0)
+    with quiet:
+        assert os.sched_getscheduler(0) == before
+
+
+def test_window_without_permission_only_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any) -> None:
+        raise PermissionError
+
+    quiet = Quiet()
+    monkeypatch.setattr(os, "sched_setscheduler", refused)
+    quiet.expect(1e-3)
+    with quiet:
+        sum(range(1000))
+    assert quiet.disturbed in {True, False} and not quiet._threads
+    monkeypatch.setattr(quiet_module, "_switches", iter((1, 2)).__next__)
+    with quiet:
+        pass
+    assert quiet.disturbed
+
+
+def test_threads_are_pinned_where_there_are_cores_for_them() -> None:
+    assert pinned(1, {}) == {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+    assert pinned(1, {"OMP_PLACES": "threads"}) == {}
+    assert pinned(1 << 20, {}) == {}
+    assert sys.platform == "linux"
