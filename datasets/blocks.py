@@ -74,8 +74,8 @@ def blocks(
             continue
         fingerprint = _fingerprint(part, given, named)
         if fingerprint not in found:
-            real = pytree.tree_map(lambda value: _real(value, module.training), (given, named))
-            found[fingerprint] = Block(path, part, *real, fingerprint)
+            real = pytree.tree_map(lambda value: _real(value, module.training), [given, named])
+            found[fingerprint] = Block(path, part, real[0], real[1], fingerprint)
     if not found:
         raise CorpusError(
             "no block of it is called with plain tensors",

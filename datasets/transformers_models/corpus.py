@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from fusewise.datasets.blocks import Block, blocks, leaves
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.drawn import chosen_families, drawn_names, family_of
 from fusewise.datasets.transformers_models.decoders import DECODERS
@@ -21,6 +22,8 @@ from fusewise.schedule.errors import CorpusError
 #: Every architecture by name. Add one to the tables of its kind and its models are drawn.
 ARCHITECTURES: Final[dict[str, Architecture]] = {**TEXT, **DECODERS, **PERCEPTION}
 
+#: Models of more modules without children than this are cut into blocks.
+_WHOLE: Final = 100
 _SUBJECT: Final = "transformers corpus"
 
 
@@ -53,7 +56,7 @@ class TransformersCorpus:
         return drawn_names(self.families, seed)
 
     def build(self, name: str) -> Iterator[GraphSample]:
-        """The model of that name; equal names and scales give equal models.
+        """The model of that name, or its blocks; equal names and scales give equal models.
 
         Raises:
             CorpusError: transformers is not installed or of a version without the model, or the
@@ -65,15 +68,21 @@ class TransformersCorpus:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(source.getrandbits(62))
             module, kwargs = _built(family, sizes)
-        yield GraphSample(
-            name=name,
-            family=f"{self.name}/{family}",
-            module=module,
-            args=(),
-            kwargs=kwargs,
-            training=sizes.training,
-            licence=self.licence,
-        )
+            if leaves(module) > _WHOLE:
+                parts = blocks(module, (), kwargs)
+            else:
+                parts = [Block("", module, (), kwargs, "")]
+        for part in parts:
+            yield GraphSample(
+                name=f"{name}#{part.path}" if part.path else name,
+                family=f"{self.name}/{family}",
+                module=part.module,
+                args=part.args,
+                kwargs=part.kwargs,
+                training=sizes.training,
+                licence=self.licence,
+                fingerprint=part.fingerprint,
+            )
 
 
 def _built(family: str, sizes: Sizes) -> tuple[nn.Module, dict[str, Any]]:
@@ -86,7 +95,7 @@ def _built(family: str, sizes: Sizes) -> tuple[nn.Module, dict[str, Any]]:
         kind = getattr(transformers, architecture.model)
         module = kind(_config(kind, architecture, sizes))
         inputs = architecture.inputs(sizes)
-    except (AttributeError, TypeError, ValueError, ImportError) as error:
+    except Exception as error:
         raise CorpusError(
             f"transformers {transformers.__version__} cannot build the {family} model: {error}",
             subject=_SUBJECT,

@@ -19,7 +19,7 @@ def _decoder(sizes: Sizes, **more: Any) -> dict[str, Any]:
     """As Llama and its many descendants name their sizes; ``more`` is added or put instead."""
     return {
         **encoder(sizes),
-        "num_key_value_heads": sizes.heads // sizes.random.choice((1, 2)),
+        "num_key_value_heads": sizes.heads // sizes.source.choice((1, 2)),
         "intermediate_size": 3 * sizes.width,
         "head_dim": sizes.width // sizes.heads,
         "use_cache": False,
@@ -32,7 +32,7 @@ def _decoder(sizes: Sizes, **more: Any) -> dict[str, Any]:
 
 def _experts(sizes: Sizes, **more: Any) -> dict[str, Any]:
     """Few experts, each as small as where there are many of them."""
-    count = sizes.random.choice((4, 8))
+    count = sizes.source.choice((4, 8))
     return _decoder(
         sizes,
         num_experts=count,
@@ -62,6 +62,12 @@ def _gptj(sizes: Sizes) -> dict[str, Any]:
     return {**_gpt2(sizes), "rotary_dim": sizes.width // sizes.heads // 2}
 
 
+def _codegen(sizes: Sizes) -> dict[str, Any]:
+    # Its heads are kept in four groups.
+    heads = max(4, sizes.heads)
+    return {**_gpt2(sizes), "n_head": heads, "rotary_dim": sizes.width // heads // 2}
+
+
 def _gpt_neo(sizes: Sizes) -> dict[str, Any]:
     return encoder(
         sizes,
@@ -74,7 +80,7 @@ def _gpt_neo(sizes: Sizes) -> dict[str, Any]:
 
 
 def _gpt_neox(sizes: Sizes) -> dict[str, Any]:
-    return encoder(sizes, use_parallel_residual=sizes.random.choice((True, False)), use_cache=False)
+    return encoder(sizes, use_parallel_residual=sizes.source.choice((True, False)), use_cache=False)
 
 
 def _opt(sizes: Sizes) -> dict[str, Any]:
@@ -94,9 +100,9 @@ def _bloom(sizes: Sizes) -> dict[str, Any]:
 def _falcon(sizes: Sizes) -> dict[str, Any]:
     return encoder(
         sizes,
-        alibi=sizes.random.choice((True, False)),
-        multi_query=sizes.random.choice((True, False)),
-        parallel_attn=sizes.random.choice((True, False)),
+        alibi=sizes.source.choice((True, False)),
+        multi_query=sizes.source.choice((True, False)),
+        parallel_attn=sizes.source.choice((True, False)),
         use_cache=False,
     )
 
@@ -149,7 +155,8 @@ def _rwkv(sizes: Sizes) -> dict[str, Any]:
     return {
         "vocab_size": VOCABULARY,
         "hidden_size": sizes.width,
-        "num_hidden_layers": sizes.layers,
+        # Its weights are drawn by the share of layers before, which one layer has none of.
+        "num_hidden_layers": 2,
         "attention_hidden_size": sizes.width,
         "intermediate_size": sizes.inner,
         "context_length": sizes.few,
@@ -171,7 +178,7 @@ DECODERS: Final[dict[str, Architecture]] = {
     "gpt_neo": Architecture("GPTNeoForCausalLM", _gpt_neo, labelled_tokens),
     "gpt_neox": Architecture("GPTNeoXForCausalLM", _gpt_neox, labelled_tokens),
     "gptj": Architecture("GPTJForCausalLM", _gptj, labelled_tokens),
-    "codegen": Architecture("CodeGenForCausalLM", _gptj, labelled_tokens),
+    "codegen": Architecture("CodeGenForCausalLM", _codegen, labelled_tokens),
     "gpt_bigcode": Architecture("GPTBigCodeForCausalLM", _gpt2, labelled_tokens),
     "opt": Architecture("OPTForCausalLM", _opt, labelled_tokens),
     "bloom": Architecture("BloomForCausalLM", _bloom, labelled_tokens),

@@ -32,7 +32,7 @@ def _beit(sizes: Sizes) -> dict[str, Any]:
 
 
 def _dinov2(sizes: Sizes) -> dict[str, Any]:
-    return _vit(sizes, mlp_ratio=4, use_swiglu_ffn=sizes.random.choice((True, False)))
+    return _vit(sizes, mlp_ratio=4, use_swiglu_ffn=sizes.source.choice((True, False)))
 
 
 def _windows(sizes: Sizes, **more: Any) -> dict[str, Any]:
@@ -54,7 +54,9 @@ def _staged(sizes: Sizes) -> int:
 
 def _staged_images(sizes: Sizes) -> dict[str, Tensor]:
     side = _staged(sizes)
-    return {"pixel_values": torch.randn(sizes.batch, 3, side, side)}
+    # Batch norm refuses statistics of a single value, which the last stage may have.
+    batch = max(2, sizes.batch) if sizes.training else sizes.batch
+    return {"pixel_values": torch.randn(batch, 3, side, side)}
 
 
 def _stages(sizes: Sizes, **more: Any) -> dict[str, Any]:
@@ -66,7 +68,7 @@ def _resnet(sizes: Sizes) -> dict[str, Any]:
     return _stages(
         sizes,
         embedding_size=max(8, sizes.width // 4),
-        layer_type=sizes.random.choice(("basic", "bottleneck")),
+        layer_type=sizes.source.choice(("basic", "bottleneck")),
     )
 
 
@@ -125,7 +127,7 @@ def _wav2vec2(sizes: Sizes) -> dict[str, Any]:
         num_feat_extract_layers=4,
         num_conv_pos_embeddings=16,
         num_conv_pos_embedding_groups=2,
-        feat_extract_norm=sizes.random.choice(("group", "layer")),
+        feat_extract_norm=sizes.source.choice(("group", "layer")),
         # Masks are drawn by numpy, which no compiler follows.
         apply_spec_augment=False,
         layerdrop=0.0,

@@ -44,7 +44,7 @@ class Sizes:
     #: Wanted implementation of attention; models that have none of their own for it use eager.
     attention: Literal["eager", "sdpa"]
     #: For whatever else an architecture draws: equal seeds draw equally.
-    random: random.Random
+    source: random.Random
 
     @classmethod
     def draw(cls, source: random.Random, scale: float) -> Sizes:
@@ -73,7 +73,7 @@ class Sizes:
             dtype=source.choices(_DTYPES, _DTYPE_WEIGHTS)[0],
             training=source.random() < 0.5,  # noqa: PLR2004
             attention=source.choice(("eager", "sdpa")),
-            random=source,
+            source=source,
         )
 
     @property
@@ -111,7 +111,7 @@ def tokens(sizes: Sizes) -> dict[str, Tensor]:
 def padded_tokens(sizes: Sizes) -> dict[str, Tensor]:
     """Tokens with a mask of the padding, as encoders take them."""
     mask = torch.ones(sizes.batch, sizes.length, dtype=torch.int64)
-    if sizes.random.random() < 0.5:  # noqa: PLR2004
+    if sizes.source.random() < 0.5:  # noqa: PLR2004
         mask[0, sizes.length * 3 // 4 :] = 0
     return {**tokens(sizes), "attention_mask": mask}
 

@@ -58,7 +58,7 @@ def _deberta(sizes: Sizes) -> dict[str, Any]:
         pos_att_type=["p2c", "c2p"],
         position_buckets=32,
         norm_rel_ebd="layer_norm",
-        share_att_key=sizes.random.choice((True, False)),
+        share_att_key=sizes.source.choice((True, False)),
     )
 
 
@@ -73,7 +73,7 @@ def _convbert(sizes: Sizes) -> dict[str, Any]:
 
 
 def _esm(sizes: Sizes) -> dict[str, Any]:
-    kind = sizes.random.choice(("rotary", "absolute"))
+    kind = sizes.source.choice(("rotary", "absolute"))
     return encoder(sizes, position_embedding_type=kind, pad_token_id=1, mask_token_id=3)
 
 
@@ -95,7 +95,7 @@ def _t5(sizes: Sizes, **more: Any) -> dict[str, Any]:
         "d_ff": sizes.inner,
         "num_layers": sizes.layers,
         "num_heads": sizes.heads,
-        "feed_forward_proj": sizes.random.choice(("relu", "gated-gelu")),
+        "feed_forward_proj": sizes.source.choice(("relu", "gated-gelu")),
         "use_cache": False,
         **more,
     }
