@@ -39,6 +39,7 @@ def triton_effects(kernel: Any) -> list[Effect] | None:
     try:
         signature = kernel.triton_meta["signature"]
         mutated: Sequence[str] = kernel.mutated_arg_names
+        accumulates = kernel.inductor_meta.get("atomic_add_found", True)
     except (AttributeError, KeyError, TypeError):
         return None
     names = [name for name, kind in signature.items() if kind != "constexpr"]
@@ -46,8 +47,10 @@ def triton_effects(kernel: Any) -> list[Effect] | None:
         return None
     effects: list[Effect] = []
     for name in names:
-        if name.startswith("in_out_ptr") or name in mutated:
-            effects.append("update")
+        # An output is called mutated where it is an input of the program, too.
+        if name.startswith("out_ptr") and not (accumulates and name in mutated):
+            effects.append("write")
         else:
-            effects.append("write" if name.startswith("out_ptr") else "read")
+            changed = name.startswith("in_out_ptr") or name in mutated
+            effects.append("update" if changed else "read")
     return effects

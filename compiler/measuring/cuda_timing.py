@@ -22,6 +22,8 @@ _PAUSE_S = 1.0
 _LAUNCHES, _MOST_LAUNCHES, _SAMPLE_S = 20, 400, 3e-4
 #: A launch that takes longer than this is timed alone.
 _LONG_S = 2e-3
+#: What a launch takes at the least, where the noise of two times is as large as their difference.
+_LEAST_S = 1e-7
 
 _last_used: dict[int, float] = {}
 
@@ -94,40 +96,52 @@ def sampler(
     Args:
         call: launches the kernel on the current stream; it has been tuned.
         restore: puts back what it changes; called before each sample.
-        single: whether a second launch without ``restore`` between could do harm.
+        single: whether a second launch without ``restore`` between could do harm: each launch is
+            then timed with it, and it alone besides.
     """
     watch = Stopwatch()
-    restore()
-    watch.time(call)
-    restore()
-    once = watch.time(call)
-    launches = 1 if single or once > _LONG_S else _LAUNCHES
+
+    def once() -> float:
+        restore()
+        return watch.time(call)
+
+    def restored_call() -> Any:
+        restore()
+        return call()
+
+    once()
+    launches = 1 if once() > _LONG_S else _LAUNCHES
     try:
-        restore()
-        graph, kept = captured(call, launches)
-        restore()
-        watch.time(graph.replay)
-        restore()
-        took = watch.time(graph.replay)
-        if launches > 1 and took < _SAMPLE_S:
-            launches = min(_MOST_LAUNCHES, math.ceil(launches * _SAMPLE_S / max(took, 1e-6)))
-            del graph, kept
-            restore()
-            graph, kept = captured(call, launches)
-            restore()
-            watch.time(graph.replay)
+        if not single:
+            return _replayed(watch, call, restore, launches), "cuda graph"
+        both = _replayed(watch, restored_call, restore, launches)
+        alone = _replayed(watch, restore, restore, launches)
     except RuntimeError:
         # A device that is lost for good says so here.
         torch.cuda.synchronize()
+        return once, "events"
+    return lambda: max(both() - alone(), _LEAST_S), "cuda graph less copies"
 
-        def launch() -> float:
-            restore()
-            return watch.time(call)
 
-        return launch, "events"
+def _replayed(
+    watch: Stopwatch, call: Callable[[], Any], restore: Callable[[], None], launches: int
+) -> Callable[[], float]:
+    """A function that replays a graph of some calls and gives the seconds of one."""
 
-    def replay(_: Any = kept) -> float:
+    def prepare(launches: int) -> Callable[[], float]:
         restore()
-        return watch.time(graph.replay) / launches
+        graph, kept = captured(call, launches)
 
-    return replay, "cuda graph" if launches > 1 or once > _LONG_S else "single launch"
+        def replay(_: Any = kept) -> float:
+            restore()
+            return watch.time(graph.replay) / launches
+
+        replay()
+        return replay
+
+    replay = prepare(launches)
+    took = replay() * launches
+    if launches > 1 and took < _SAMPLE_S:
+        more = math.ceil(launches * _SAMPLE_S / max(took, 1e-6))
+        replay = prepare(min(_MOST_LAUNCHES, more))
+    return replay

@@ -133,15 +133,17 @@ class KernelTimer:
         changed: Sequence[torch.Tensor],
         repeat: Callable[[int], float] | None,
     ) -> None:
+        # Indices that were overwritten would send a second call out of bounds.
+        single = any(not tensor.dtype.is_floating_point for tensor in changed)
         copied = [memory(t) for t in changed if t.numel() * t.itemsize <= _MOST_COPIED_BYTES]
+        if single and len(copied) < len(changed):
+            raise RuntimeError("it overwrites more than is copied to be put back")
         before = [t.clone() for t in copied]
 
         def restore() -> None:
             for tensor, value in zip(copied, before, strict=True):
                 tensor.copy_(value)
 
-        # Indices that were overwritten would send a second call out of bounds.
-        single = any(not tensor.dtype.is_floating_point for tensor in changed)
         try:
             if self._device.type == "cuda":
                 # What went wrong before must not be blamed on this kernel.

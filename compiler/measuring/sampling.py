@@ -27,8 +27,8 @@ class CallTimes:
     #: Whether the interval of the median is as narrow as was asked for.
     settled: bool = False
     #: How time was taken. On the CPU ``c loop``, or ``calls`` from Python; on a GPU ``cuda graph``
-    #: of many launches, or ``single launch`` and ``events`` where there cannot be one: those two
-    #: include some microseconds of launching.
+    #: of many launches, ``cuda graph less copies`` where inputs are put back before each launch, or
+    #: ``events`` round a launch that cannot be captured, some microseconds of launching included.
     clock: str = ""
     #: Samples left out because another program got in between.
     dropped: int = 0

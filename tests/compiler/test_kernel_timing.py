@@ -230,9 +230,12 @@ def test_effects_of_a_triton_kernel() -> None:
     kernel = SimpleNamespace(
         triton_meta={"signature": signature},
         mutated_arg_names=["in_out_ptr0", "out_ptr2"],
+        inductor_meta={"atomic_add_found": True},
         custom_kernel=False,
     )
     assert triton_effects(kernel) == ["update", "read", "write", "update", "read"]
+    kernel.inductor_meta["atomic_add_found"] = False
+    assert triton_effects(kernel) == ["update", "read", "write", "write", "read"]
     kernel.custom_kernel = True
     assert triton_effects(kernel) is None
     assert triton_effects(object()) is None

@@ -138,9 +138,11 @@ def test_every_round_starts_from_the_same_values(live: Any) -> None:
 
     run = CpuRun(watched, given, overwritten)
     seen.clear()
-    rounds = [len(seen) for _ in range(3) if run() > 0]
-    assert rounds == [run.repeats * i for i in (1, 2, 3)]
-    for first in (seen[i * run.repeats] for i in range(3)):
+    for _ in range(3):
+        assert run() > 0
+    # A round that another program disturbed is taken again.
+    assert len(seen) >= 3 * run.repeats and len(seen) % run.repeats == 0
+    for first in seen[:: run.repeats]:
         assert all(torch.equal(a, b) for a, b in zip(first, before, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
 
