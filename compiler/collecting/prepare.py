@@ -6,6 +6,7 @@ Runs in a worker. Nothing here is timed or run on the device.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,9 @@ _T = TypeVar("_T")
 
 #: Seconds for the C++ compiler on the kernels of one graph.
 _BUILD_S = 180.0
+#: Code for one plan of a larger graph takes longer, and most of its kernels are those of another:
+#: it gets fewer plans.
+_FULL_NODES = 40
 #: Whole schedules under codegen choices of each graph, which share the kernels' problem.
 _CODEGEN_SCHEDULES = 2
 
@@ -147,6 +151,8 @@ class _GraphWork:
         self._key = key
         self._generator = generator
         self._failures = failures
+        #: Of the plans and schedules that are asked for, how many a graph of this size gets.
+        self._share = 1.0
         self._whole = generator.random() < preparer.settings.schedule_share
         self.schedule_rows: list[ScheduleRow] = []
 
@@ -156,6 +162,8 @@ class _GraphWork:
         first = self._lower((), taken, unfused_too=True, random_plans=self._settings.plans)
         if first is None or len(first.problem.nodes) > self._settings.most_nodes:
             return None
+        self._share = min(1.0, _FULL_NODES / len(first.problem.nodes))
+        first = dataclasses.replace(first, plans=first.plans[: 2 + self._few(self._settings.plans)])
         found = [first]
         shapes = {_shape(first)}
         others = [
@@ -165,13 +173,16 @@ class _GraphWork:
         ]
         self._generator.shuffle(others)
         for choices in others:
-            if len(found) > self._settings.lowerings:
+            if len(found) > self._few(self._settings.lowerings):
                 break
             other = self._lower(choices, taken, unfused_too=False, random_plans=1)
             if other is not None and _shape(other) not in shapes:
                 shapes.add(_shape(other))
                 found.append(other)
         return found
+
+    def _few(self, wanted: int) -> int:
+        return math.ceil(wanted * self._share)
 
     def _lower(
         self, choices: tuple[Choice, ...], taken: set[str], *, unfused_too: bool, random_plans: int
@@ -237,7 +248,7 @@ class _GraphWork:
     def contest(self, lowered: Sequence[_Lowered], runs: Sequence[KernelRun]) -> list[ProgramJob]:
         """Whole programs to be timed against each other, Inductor's own first."""
         first = lowered[0]
-        most = self._settings.schedules if self._whole else 0
+        most = self._few(self._settings.schedules) if self._whole else 0
         candidates: list[tuple[str, Schedule]] = [
             ("default", schedule_of((), first.default)),
             *(("choices", schedule_of(low.choices, low.default)) for low in lowered[1:]),

@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds after which a worker that has said nothing is given up.
     patience_s: float = 240.0
     #: Larger graphs are left out: their kernels are those of smaller ones.
-    most_nodes: int = 400
+    most_nodes: int = 200
 
 
 @dataclass(frozen=True)
