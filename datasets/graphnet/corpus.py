@@ -19,9 +19,10 @@ import torch
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.graphnet.checkout import GET_IT, Checkout
 from fusewise.datasets.graphnet.cutting import CutSize, cut
+from fusewise.datasets.graphnet.fitting import Fitted, Most, fit
 from fusewise.datasets.graphnet.meta import Unloadable, read_meta
-from fusewise.datasets.graphnet.pieces import Piece, Program
-from fusewise.datasets.graphnet.scaling import Fitted, Most, fit
+from fusewise.datasets.graphnet.pieces import Piece
+from fusewise.datasets.graphnet.program import Program
 from fusewise.datasets.graphnet.source import parse
 from fusewise.schedule.errors import CorpusError
 
@@ -37,6 +38,9 @@ _LARGEST_ACTIVATION = 512 << 20
 #: which has nothing to do with fusion. CPUs without support for bf16 do 1 GFLOP/s in it.
 _FLOPS = 4e9
 _FLOPS_NARROW = 1e9
+#: From this scale on it is for a GPU, where both take less than a memory-bound kernel does.
+_GPU_SCALE = 4
+_FLOPS_GPU = 16e9
 _EXTERNS_OF_A_PIECE = 4
 #: Bytes that the arguments of a piece may take at scale 1, and at any.
 _INPUTS = 256 << 20
@@ -151,7 +155,7 @@ class GraphNetCorpus:
         try:
             program = Program(self._fitted(version), training=version.training)
             scale = max(self.scale, 1.0)
-            limits = Most(min(int(_INPUTS * scale), _LARGEST_INPUTS), int(_flops(version) * scale))
+            limits = Most(min(int(_INPUTS * scale), _LARGEST_INPUTS), int(_flops(version, scale)))
             chosen = _choose(program, random.Random(name), self.pieces, limits)
         except Unloadable as error:
             raise _refused(version, str(error)) from error
@@ -178,7 +182,7 @@ class GraphNetCorpus:
         scale = max(self.scale, 1.0)
         most = Most(
             bytes=min(int(_ACTIVATION * scale), _LARGEST_ACTIVATION),
-            flops=int(_flops(version) / _EXTERNS_OF_A_PIECE * scale),
+            flops=int(_flops(version, scale) / _EXTERNS_OF_A_PIECE),
         )
         dtype = _DTYPES[version.dtype]
         try:
@@ -189,8 +193,11 @@ class GraphNetCorpus:
             return fit(parse(text), metas, None, version.factor, most)
 
 
-def _flops(version: _Version) -> float:
-    return _FLOPS if version.dtype == "fp32" else _FLOPS_NARROW
+def _flops(version: _Version, scale: float) -> float:
+    """Floating-point operations that a piece may take."""
+    if scale >= _GPU_SCALE:
+        return _FLOPS_GPU * scale
+    return (_FLOPS if version.dtype == "fp32" else _FLOPS_NARROW) * scale
 
 
 def _family(sample: str, kind: str) -> str:

@@ -1,16 +1,12 @@
-"""A range of a model's statements as a program of its own, with inputs for what crosses the cut.
+"""A part of a model as a program of its own: its graph, its inputs and its fingerprint.
 
-Values that cross a cut are drawn anew, with the layout that they have in the model. Integers never
-are, since an invented index is out of bounds: the statements that make them are repeated in the
-piece, back to the arguments of the model, whose range is known. A piece that would need too many
-of them is refused.
+Says what a piece is; which statements belong to one is decided in ``program.py``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,27 +15,13 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from fusewise.datasets.graphnet.cutting import name_of
-from fusewise.datasets.graphnet.meta import TensorMeta, Unloadable, draw
-from fusewise.datasets.graphnet.scaling import Fitted
-from fusewise.datasets.graphnet.tracing import TensorSpec, tensors
-from fusewise.datasets.graphnet.work import flops
+from fusewise.datasets.graphnet.meta import TensorMeta, draw
+from fusewise.datasets.graphnet.tracing import TensorSpec
 
-#: Statements that a piece may repeat to make its integers.
-_MOST_REPEATED = 80
-#: Operations whose integers are indices into what they were made from, whatever that holds.
-_MAKES_INDICES = {"argmax", "argmin", "topk", "sort", "argsort", "max", "min", "size", "one_hot"}
-#: Operations on levels of vmap: they only work between their brackets.
-_BRACKETED = {
-    *("_vmap_increment_nesting", "_vmap_decrement_nesting", "_add_batch_dim"),
-    "_remove_batch_dim",
-}
 _FACTORIES = {
     *("arange", "zeros", "ones", "full", "empty", "eye", "linspace", "rand", "randn", "tensor"),
     *("as_tensor", "logspace", "tril_indices", "triu_indices"),
 }
-_OF_POSITIVE = {"sqrt", "rsqrt", "log", "log2", "sqrt_", "rsqrt_", "pow"}
-_KEEPS_SIGN = {"add", "iadd", "add_", "to", "float", "clamp", "unsqueeze", "view", "expand", "mean"}
-_NO_GRADIENT = {"detach", "argmax", "argmin", "zeros_like", "ones_like", "full_like", "sign"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +36,11 @@ class PieceInput:
     meta: TensorMeta | None
     #: Whether a root or logarithm is taken of it, which negative numbers have none of.
     positive: bool = False
+    #: Further statements of the model whose result is the very same tensor.
+    also: tuple[fx.Node, ...] = ()
+    #: Whether the piece writes to a copy of it. A leaf that requires a gradient cannot be written
+    #: to, and another would keep the autograd graph of one run for the next.
+    cloned: bool = False
 
     def draw(self, generator: torch.Generator) -> torch.Tensor:
         """A leaf of that layout on the CPU, drawn from the model's own distribution if known."""
@@ -62,6 +49,8 @@ class PieceInput:
         if values.stride() != spec.stride:
             flat = draw(self._anything((spec.elements,)), generator)
             values = flat.as_strided(spec.shape, spec.stride)
+        if self.meta is None and spec.dtype is torch.bool and 0 not in spec.shape:
+            values[..., :1] = True  # a mask that hides all makes NaN of what it hides
         return values.detach().requires_grad_(self.requires_grad)
 
     def _anything(self, shape: tuple[int, ...]) -> TensorMeta:
@@ -94,261 +83,39 @@ class Piece:
         return fx.GraphModule(torch.nn.Module(), self.graph, class_name="GraphNetPiece")
 
 
-class Program:
-    """A fitted model as a sequence of statements that pieces are made of."""
+def build_graph(
+    nodes: Sequence[fx.Node],
+    inputs: Sequence[PieceInput],
+    outputs: Sequence[fx.Node],
+    specs: Mapping[fx.Node, TensorSpec],
+) -> fx.Graph:
+    """The statements ``nodes`` as a graph of ``inputs`` that returns ``outputs``.
 
-    def __init__(self, fitted: Fitted, *, training: bool) -> None:
-        self.training = training
-        self.trace = fitted.trace
-        self._metas = fitted.inputs
-        _gather_parts(fitted)
-        values = self.trace.values
-        known = [node for node in fitted.graph.nodes if node in values]
-        self.nodes: list[fx.Node] = [node for node in known if node not in self._metas]
-        self._position = {node: i for i, node in enumerate(self.nodes)}
-        #: Of each value when it was made; a later statement may change its size in place.
-        self._specs = {n: TensorSpec.of(t) for n in known for t in tensors(values[n])[:1]}
-        self._storages = {node: self.trace.storages(node) for node in known}
-        self._writers: dict[int, list[int]] = {}
-        for node, written in self.trace.writes.items():
-            for storage in written:
-                self._writers.setdefault(storage, []).append(self._position[node])
-        self._differentiable = self._gradients(known)
-        self._from_data = self._real(known)
-
-    def piece(self, start: int, stop: int) -> Piece:
-        """The statements ``[start, stop)`` of :attr:`nodes`.
-
-        Raises:
-            Unloadable: they cannot stand alone; says why.
-        """
-        body = set(self._repeated(start, stop)) | set(range(start, stop))
-        outputs = self._outputs(start, stop)
-        nodes = self._live(sorted(body), outputs)
-        training = self.training and any(node in self._differentiable for node in outputs)
-        inputs = self._inputs(nodes, training=training)
-        for node in nodes:
-            if name_of(node) in _BRACKETED:
-                raise Unloadable("it holds a part of a vmap")
-        return self._build(nodes, inputs, outputs, training=training)
-
-    # What is in a piece
-
-    def _repeated(self, start: int, stop: int) -> set[int]:
-        """Earlier statements that make the integers that the range uses."""
-        found: set[int] = set()
-        waiting = [
-            node
-            for user in self.nodes[start:stop]
-            for node in user.all_input_nodes
-            if not (self._is_real(node) and self._specs[node].shape)
-        ]
-        waiting += self._rounded(start, stop)
-        while waiting:
-            node = waiting.pop()
-            at = self._position.get(node)
-            # A number that only depends on integers may be an index later: a position, say.
-            if at is None or at >= start or at in found:
-                continue
-            if self._is_real(node) and node in self._from_data:
-                continue
-            if self._rounds(node) and any(n in self._from_data for n in node.all_input_nodes):
-                raise Unloadable("its integers are rounded from numbers")
-            found.add(at)
-            waiting += node.all_input_nodes
-            for storage in self._storages[node]:
-                for writer in self._writers.get(storage, ()):
-                    if writer < start and writer not in found:
-                        found.add(writer)
-                        waiting += self.nodes[writer].all_input_nodes
-            if len(found) > _MOST_REPEATED:
-                raise Unloadable("its integers are made by too many statements")
-        return found
-
-    def _rounded(self, start: int, stop: int) -> list[fx.Node]:
-        """Earlier numbers that the range rounds to integers: their own values matter."""
-        found: list[fx.Node] = []
-        waiting = [
-            source
-            for node in self.nodes[start:stop]
-            if self._rounds(node)
-            for source in node.all_input_nodes
-        ]
-        seen: set[fx.Node] = set()
-        while waiting:
-            node = waiting.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if start <= self._position.get(node, -1):
-                waiting += node.all_input_nodes
-            elif self._is_real(node) and node in self._from_data:
-                raise Unloadable("it rounds numbers to integers")
-            else:
-                found.append(node)
-        return found
-
-    def _rounds(self, node: fx.Node) -> bool:
-        """Whether the statement makes integers of numbers, other than indices into them."""
-        value = self.trace.values[node]
-        if not isinstance(value, torch.Tensor) or self._is_real(node):
-            return False
-        integers = value.dtype is not torch.bool and name_of(node) not in _MAKES_INDICES
-        return integers and any(map(self._is_real, node.all_input_nodes))
-
-    def _is_real(self, node: fx.Node) -> bool:
-        """Whether the value is a tensor of numbers that any others can replace."""
-        spec = self._specs.get(node)
-        value = self.trace.values[node]
-        is_tensor = isinstance(value, torch.Tensor) and spec is not None
-        return is_tensor and (value.is_floating_point() or value.is_complex())
-
-    def _outputs(self, start: int, stop: int) -> list[fx.Node]:
-        """Values that a later statement or the model's caller uses."""
-        outputs = []
-        for node in self.nodes[start:stop]:
-            later = any(self._position.get(user, stop) >= stop for user in node.users)
-            if later and isinstance(self.trace.values[node], torch.Tensor):
-                outputs.append(node)
-            elif later:
-                raise Unloadable("a tuple crosses its end")
-        if not outputs:
-            raise Unloadable("nothing that it makes is used")
-        return outputs
-
-    def _live(self, body: Sequence[int], outputs: Sequence[fx.Node]) -> list[fx.Node]:
-        """The statements that the outputs depend on, or that write to something."""
-        needed = set(outputs)
-        kept: list[fx.Node] = []
-        for at in reversed(body):
-            node = self.nodes[at]
-            if node in needed or self.trace.writes.get(node):
-                kept.append(node)
-                needed.update(node.all_input_nodes)
-        return kept[::-1]
-
-    def _inputs(self, nodes: Sequence[fx.Node], *, training: bool) -> list[PieceInput]:
-        made = set(nodes)
-        crossing = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in made)
-        written = {s for node in nodes for s in self.trace.writes.get(node, ())}
-        shared: set[int] = set()
-        inputs = []
-        for node in crossing:
-            if not isinstance(self.trace.values[node], torch.Tensor):
-                raise Unloadable("a tuple crosses its start")
-            aliased = self._storages[node] & written
-            if aliased & shared:
-                raise Unloadable("it writes to memory that two of its inputs share")
-            shared |= aliased
-            spec = self._specs[node]
-            if node not in self._metas and not self._is_real(node):
-                raise Unloadable(f"an integer crosses its start ({name_of(node)})")
-            inputs.append(
-                PieceInput(
-                    node,
-                    spec,
-                    training and node in self._differentiable,
-                    self._metas.get(node),
-                    positive=_needs_positive(node, made),
-                )
-            )
-        if not inputs:
-            raise Unloadable("it has no inputs")
-        return inputs
-
-    # What flows through the model
-
-    def _gradients(self, known: Iterable[fx.Node]) -> set[fx.Node]:
-        """Values that depend on a parameter differentiably."""
-        found: set[fx.Node] = set()
-        for node in known:
-            floats = any(t.is_floating_point() for t in tensors(self.trace.values[node]))
-            if node in self._metas:
-                parameter = "Parameter" in node.meta["annotation"] or "_parameters_" in node.name
-                reached = parameter
-            else:
-                reached = name_of(node) not in _NO_GRADIENT and any(
-                    n in found for n in node.all_input_nodes
-                )
-            if floats and reached:
-                found.add(node)
-        return found
-
-    def _real(self, known: Iterable[fx.Node]) -> set[fx.Node]:
-        """Values that depend on a floating-point argument of the model."""
-        found: set[fx.Node] = set()
-        for node in known:
-            if node in self._metas:
-                real = self._metas[node].dtype.is_floating_point
-            else:
-                real = any(n in found for n in node.all_input_nodes)
-            if real:
-                found.add(node)
-        return found
-
-    # The graph of a piece
-
-    def _build(
-        self,
-        nodes: Sequence[fx.Node],
-        inputs: Sequence[PieceInput],
-        outputs: Sequence[fx.Node],
-        *,
-        training: bool,
-    ) -> Piece:
-        graph = fx.Graph()
-        copies: dict[fx.Node, Any] = {}
-        for i, each in enumerate(inputs):
-            copies[each.node] = graph.placeholder(f"x{i}")
-        device = graph.call_function(getattr, (copies[inputs[0].node], "device"))
-        if training:
-            written = {s for node in nodes for s in self.trace.writes.get(node, ())}
-            for each in inputs:
-                # A leaf that requires a gradient cannot be written to, and another would keep
-                # the graph of one run for the next.
-                if self._storages[each.node] & written:
-                    copies[each.node] = graph.call_method("clone", (copies[each.node],))
-        for node in nodes:
-            args, kwargs = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
-            args, kwargs = pytree.tree_map_only(torch.device, lambda _: device, (args, kwargs))
-            if name_of(node) in _FACTORIES and self._specs[node].shape:
-                kwargs = {**kwargs, "device": device}
-            copies[node] = graph.create_node(node.op, node.target, args, kwargs)
-        graph.output(tuple(copies[node] for node in outputs))
-        if not device.users:
-            graph.erase_node(device)
-        fingerprint = _fingerprint(graph, inputs, training=training)
-        work = sum(flops(node, self.trace.values) for node in nodes)
-        return Piece(graph, tuple(inputs), tuple(outputs), fingerprint, training, work)
+    What it makes anew is on the device of its first input.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, Any] = {}
+    for i, each in enumerate(inputs):
+        argument = graph.placeholder(f"x{i}")
+        copies.update(dict.fromkeys((each.node, *each.also), argument))
+    device = graph.call_function(getattr, (copies[inputs[0].node], "device"))
+    for each in inputs:
+        if each.cloned:
+            clone = graph.call_method("clone", (copies[each.node],))
+            copies.update(dict.fromkeys((each.node, *each.also), clone))
+    for node in nodes:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), copies.__getitem__)
+        args, kwargs = pytree.tree_map_only(torch.device, lambda _: device, (args, kwargs))
+        if name_of(node) in _FACTORIES and specs[node].shape:
+            kwargs = {**kwargs, "device": device}
+        copies[node] = graph.create_node(node.op, node.target, args, kwargs)
+    graph.output(tuple(copies[node] for node in outputs))
+    if not device.users:
+        graph.erase_node(device)
+    return graph
 
 
-def _needs_positive(node: fx.Node, body: set[fx.Node], depth: int = 4) -> bool:
-    """Whether ``body`` takes a root of the value, perhaps after adding an epsilon."""
-    for user in node.users:
-        if user not in body:
-            continue
-        name = name_of(user)
-        if name in _OF_POSITIVE:
-            exponent = user.args[1] if name == "pow" and len(user.args) > 1 else 0.5
-            if not isinstance(exponent, int | float) or exponent != int(exponent):
-                return True
-        alone = depth > 0 and name in _KEEPS_SIGN and len(user.all_input_nodes) == 1
-        if alone and _needs_positive(user, body, depth - 1):
-            return True
-    return False
-
-
-def _gather_parts(fitted: Fitted) -> None:
-    """Move each ``values[i]`` of a tuple right behind what made it: only tensors cross cuts."""
-    values = fitted.trace.values
-    for node in list(fitted.graph.nodes):
-        if isinstance(values.get(node), tuple | list):
-            for user in reversed(list(node.users)):
-                if user.target is operator.getitem and user.args[0] is node and user in values:
-                    node.append(user)
-
-
-def _fingerprint(graph: fx.Graph, inputs: Sequence[PieceInput], *, training: bool) -> str:
+def fingerprint(graph: fx.Graph, inputs: Sequence[PieceInput], *, training: bool) -> str:
     """Hash of operations, literals and layouts; names and the values of arguments are left out."""
     number = {node: i for i, node in enumerate(graph.nodes)}
     lines = [f"training {training}"]

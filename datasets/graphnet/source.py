@@ -90,6 +90,7 @@ _NO_EFFECT = {
     "_check_is_size",
     "_functorch.predispatch.lazy_load_decompositions",
     "_functorch.vmap.lazy_load_decompositions",
+    "autograd.function.FunctionCtx",
     "amp.autocast_mode._enter_autocast",
     "amp.autocast_mode._exit_autocast",
     "ops.aten._assert_scalar",

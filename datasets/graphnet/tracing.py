@@ -18,7 +18,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
-from fusewise.datasets.graphnet.meta import Unloadable
+from fusewise.datasets.graphnet.meta import TensorMeta, Unloadable
+from fusewise.datasets.graphnet.source import CPU
 
 #: What stands for the shape of a program that depends on its data.
 _DATA_DEPENDENT = (
@@ -105,6 +106,11 @@ def storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def is_batched(value: Any) -> bool:
+    """Whether a value only has a meaning inside a vmap."""
+    return any(torch._C._functorch.is_batchedtensor(tensor) for tensor in tensors(value))
+
+
 def tensors(value: Any) -> list[torch.Tensor]:
     """The tensors in a node's value."""
     if isinstance(value, torch.Tensor):
@@ -178,6 +184,24 @@ def quietly() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
+
+
+def empty(mode: FakeTensorMode, meta: TensorMeta) -> torch.Tensor:
+    """A fake tensor of that shape and dtype."""
+    with mode:
+        return torch.empty(meta.shape, dtype=meta.dtype, device=CPU)
+
+
+def nests(node: fx.Node) -> int:
+    """By how many levels of vmap the statement goes deeper."""
+    name = getattr(node.target, "__name__", "")
+    return (name == "_vmap_increment_nesting") - (name == "_vmap_decrement_nesting")
+
+
+def unnest(levels: int) -> None:
+    """Leave levels of vmap that a run which failed left open."""
+    for _ in range(levels):
+        torch._C._functorch._vmap_decrement_nesting()
 
 
 def is_data_dependent(error: BaseException) -> bool:
