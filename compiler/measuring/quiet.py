@@ -8,7 +8,6 @@ opened at all where the system does not bound what real-time threads may take.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,14 @@ from types import TracebackType
 
 import psutil
 import torch
+
+if sys.platform == "linux":
+    import resource
+
+    _ORDINARY = (os.SCHED_OTHER, os.SCHED_BATCH, os.SCHED_IDLE)
+    #: Threads that are started meanwhile are ordinary. Who may not do this by capability can set
+    #: the flag but not take it back, so that it stays.
+    _FLAG = os.SCHED_RESET_ON_FORK
 
 #: A window that may last longer is not opened: what takes as long does not need one.
 _LONGEST_S = 0.05
@@ -29,8 +36,11 @@ class Quiet:
     def __init__(self) -> None:
         #: Whether a thread of this process had to make way for another program's.
         self.disturbed = False
-        self._policy = os.sched_getscheduler(0) if sys.platform == "linux" else 0
-        self._permitted = sys.platform == "linux" and self._policy in _ORDINARY and _is_bounded()
+        self._policy = 0
+        self._permitted = False
+        if sys.platform == "linux":
+            self._policy = os.sched_getscheduler(0)
+            self._permitted = self._policy in _ORDINARY and _is_bounded()
         self._threads: list[int] = []
         self._before = 0
 
@@ -45,7 +55,9 @@ class Quiet:
 
     def __enter__(self) -> Quiet:
         """Open the window."""
-        self._set(os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, 1)
+        if self._threads and not self._set(os.SCHED_FIFO, 1):
+            self._set(self._policy, 0)
+            self._permitted, self._threads = False, []
         self._before = _switches()
         return self
 
@@ -57,20 +69,20 @@ class Quiet:
     ) -> None:
         """Close it; :attr:`disturbed` speaks of it now."""
         self.disturbed = _switches() > self._before
-        self._set(self._policy, 0)
+        if self._threads:
+            self._set(self._policy, 0)
 
-    def _set(self, policy: int, priority: int) -> None:
+    def _set(self, policy: int, priority: int) -> bool:
+        """Whether it was permitted for each thread; each is tried."""
+        permitted = True
         for thread in self._threads:
             try:
-                os.sched_setscheduler(thread, policy, os.sched_param(priority))
+                os.sched_setscheduler(thread, policy | _FLAG, os.sched_param(priority))
             except ProcessLookupError:
                 continue
             except PermissionError:
-                self._permitted, self._threads = False, []
-                return
-
-
-_ORDINARY = (os.SCHED_OTHER, os.SCHED_BATCH, os.SCHED_IDLE) if sys.platform == "linux" else ()
+                permitted = False
+        return permitted
 
 
 def _is_bounded() -> bool:
@@ -93,6 +105,8 @@ def _cores(threads: list[int]) -> set[int]:
 
 def _switches() -> int:
     """Times that a thread of this process was made to give up its core."""
+    if sys.platform != "linux":
+        return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
