@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -280,7 +281,7 @@ def test_slow_call_gets_no_more_samples_than_there_is_time_for() -> None:
 
 
 def policies() -> set[int]:
-    threads = [int(name) for name in os.listdir("/proc/self/task")]
+    threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
     return {os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK for thread in threads}
 
 
