@@ -193,8 +193,8 @@ def collect(
             bar.update(task, note=tally.told(), completed=done)
 
         with _stations(settings, store, ray) as stations:
-            key = stations[0].device_key
-            done = store.collected(key)
+            keys = {station.device_key for station in stations}
+            done = set().union(*map(store.collected, keys))
             work = items(specs, seed=seed, limit=limit, rounds=repeat, done=done)
             tally = run(stations, work, store, seconds=seconds, on_progress=show)
         store.ingest()
@@ -205,6 +205,8 @@ def collect(
     click.echo(f"{tally.told()} in {tally.seconds:.0f} s, ended by {tally.ended}")
     for usage in tally.usage:
         click.echo(f"  {usage.told()}")
+    for reason in tally.dropped:
+        click.echo(f"  station given up: {shortened(reason)}")
     for failure in tally.failures[:_MOST_FAILURES_SHOWN]:
         click.echo(f"  failed: {shortened(failure)}")
     if len(tally.failures) > _MOST_FAILURES_SHOWN:
@@ -225,7 +227,11 @@ def _stations(settings: Settings, store: Store, ray: str | None) -> Iterator[lis
             yield list(stations)
         return
     with claim(settings.device):
-        yield [Station(settings, store.measured_signatures)]
+        station = Station(settings, store.measured_signatures)
+        try:
+            yield [station]
+        finally:
+            station.close()
 
 
 def _told(tally: Tally, store: str, total: int) -> dict[str, Any]:

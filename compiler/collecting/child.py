@@ -14,11 +14,26 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+#: Seconds until a process that was killed is given up: it waits for a disk that does not answer.
+_DEATH_S = 2.0
+#: A program without imports of ours, so that it takes little memory.
+_GUARD = """
+import os, signal, sys
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+"""
 
 
 class Child:
@@ -51,16 +66,62 @@ class Child:
         return pickle.loads(self.connection.recv_bytes())
 
     def signal(self, number: int) -> None:
-        """Send a signal to the child and to all that it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+        """Send a signal to the child and to all that it started; any thread may."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
 
-    def kill(self) -> int:
-        """End the child and all that it started; its exit status."""
+    def kill(self) -> int | None:
+        """End the child and all that it started; its exit status, None where it will not end.
+
+        For the thread that sends and receives.
+        """
         self.signal(signal.SIGKILL)
-        status = self.process.wait()
         self.connection.close()
-        return status
+        try:
+            return self.process.wait(_DEATH_S)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+class Guard:
+    """A process that outlives this one, if only to kill the groups that it has left behind.
+
+    A child dies with its parent, but not the compilers that it runs, which may stand still.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
+
+    def watch(self, group: int) -> None:
+        """Kill the group when this process is gone."""
+        self._tell(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """The group is gone."""
+        self._tell(f"-{group}\n")
+
+    def close(self) -> None:
+        """End it; what it still watches is killed."""
+        assert self._process.stdin is not None
+        with self._lock, contextlib.suppress(OSError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DEATH_S)
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        # Without a guard there is still the children's own end.
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
 
 
 def die_with_parent() -> None:

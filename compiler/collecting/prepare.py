@@ -306,6 +306,7 @@ class _GraphWork:
                 [(job.source, job.settings) for job in jobs.values()],
                 processes=1,
                 timeout_s=_BUILD_S,
+                apart=False,
             )
         ready: dict[int, ProgramJob] = {}
         for number, job in jobs.items():

@@ -7,8 +7,9 @@ they are there, so that a collection that is killed loses what was in flight and
 from __future__ import annotations
 
 import itertools
+import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -18,10 +19,11 @@ from fusewise.datasets.corpora import in_turn
 from fusewise.datasets.corpus import CorpusSpec
 from fusewise.datasets.rows import ItemRow
 from fusewise.datasets.store import Store
+from fusewise.schedule.errors import FusewiseError
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
-#: Seconds between two looks of the store at its spool.
-_INGEST_S = 60.0
 
 
 class Stationed(Protocol):
@@ -29,7 +31,15 @@ class Stationed(Protocol):
 
     @property
     def device_key(self) -> str:
-        """Key of the device that it times on."""
+        """Key of the device that it times on; "" until that is known."""
+        ...
+
+    def failure(self) -> FusewiseError | None:
+        """Why it can do nothing any more; None where it can."""
+        ...
+
+    def lost(self) -> list[Item]:
+        """Items that it was given and will never be through with; each is told once."""
         ...
 
     def room(self) -> int:
@@ -37,7 +47,7 @@ class Stationed(Protocol):
         ...
 
     def idle(self) -> bool:
-        """Whether everything that was submitted is through."""
+        """Whether everything that was submitted is through, or lost."""
         ...
 
     def submit(self, items: Sequence[Item], news: Sequence[str] = ()) -> None:
@@ -72,6 +82,8 @@ class Tally:
     ended: Literal["items", "seconds", "interrupt"] = "items"
     #: Of each station.
     usage: list[Usage] = field(default_factory=list)
+    #: Why stations were given up.
+    dropped: list[str] = field(default_factory=list)
 
     def told(self) -> str:
         """The counts in a few words."""
@@ -129,7 +141,7 @@ def run(
     Raises:
         CorpusError: a corpus cannot be drawn from.
         StoreError: the store cannot be written; what was written stays.
-        MeasureError: a station cannot work at all.
+        FusewiseError: no station can do anything any more; what the last of them said.
     """
     collection = _Collection(stations, iter(work), store)
     start = time.monotonic()
@@ -160,6 +172,10 @@ class _Collection:
         self._store = store
         self._exhausted = False
         self._open: dict[Item, _Open] = {}
+        #: Lost by a station that died, to be given to another.
+        self._again: deque[Item] = deque()
+        self._tried: set[Item] = set()
+        self._given_up: set[int] = set()
         #: What each station has yet to be told of the others.
         self._news: list[list[str]] = [[] for _ in stations]
         self.tally = Tally()
@@ -167,21 +183,59 @@ class _Collection:
     @property
     def through(self) -> bool:
         """Whether everything is done."""
-        return self._exhausted and all(station.idle() for station in self._stations)
+        return (
+            self._exhausted
+            and not self._again
+            and all(station.idle() for station in self._stations)
+        )
 
     def step(self) -> None:
         """Give out what there is room for, and take what is ready."""
         for i, station in enumerate(self._stations):
-            given = list(itertools.islice(self._work, station.room()))
-            if station.room() and not given:
-                self._exhausted = True
-            if given or self._news[i]:
+            given = list(self._next(station.room()))
+            if given or (self._news[i] and i not in self._given_up):
                 news, self._news[i] = self._news[i], []
                 station.submit(given, news)
         wait = _POLL_S / len(self._stations)
         for i, station in enumerate(self._stations):
             for batch in station.poll(wait):
                 self._take(i, batch)
+            for item in station.lost():
+                self._lose(i, item)
+        self._check()
+
+    def _next(self, count: int) -> Iterator[Item]:
+        for _ in range(count):
+            item = self._again.popleft() if self._again else next(self._work, None)
+            if item is None:
+                self._exhausted = True
+                return
+            yield item
+
+    def _lose(self, number: int, item: Item) -> None:
+        """Have another station try an item, once: it may be what kills them."""
+        if item not in self._tried:
+            self._tried.add(item)
+            self._again.append(item)
+            return
+        reason = f"{item}: the station that had it died, and so did the one before it"
+        self._take(number, Batch(item, failures=[reason], finished=True))
+
+    def _check(self) -> None:
+        """Note stations that failed.
+
+        Raises:
+            FusewiseError: there is no other.
+        """
+        for i, station in enumerate(self._stations):
+            failure = station.failure()
+            if failure is None or i in self._given_up:
+                continue
+            self._given_up.add(i)
+            if len(self._given_up) == len(self._stations):
+                raise failure
+            log.warning("a station is given up: %s", failure)
+            self.tally.dropped.append(str(failure))
 
     def _take(self, number: int, batch: Batch) -> None:
         tally = self.tally

@@ -11,65 +11,32 @@ import contextlib
 import logging
 import os
 import queue
-import signal
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
 import torch
 
-from fusewise.compiler.collecting.child import Child
+from fusewise.compiler.collecting.pool import Pool
 from fusewise.compiler.collecting.prepare import first_line
 from fusewise.compiler.collecting.timing import Timer
-from fusewise.compiler.collecting.work import (
-    Batch,
-    Finished,
-    Item,
-    PreparedGraph,
-    Settings,
-    Usage,
-)
+from fusewise.compiler.collecting.work import Batch, Item, PreparedGraph, Settings, Usage
 from fusewise.costmodel.device import device_profile
-from fusewise.schedule.errors import MeasureError
+from fusewise.schedule.errors import FusewiseError, MeasureError
 
 log = logging.getLogger(__name__)
 
-_WORKER = "fusewise.compiler.collecting.worker"
-#: A worker compiles one thing at a time; the pool is what runs side by side.
-_ENVIRONMENT = {
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
 #: Graphs that wait for the device, for each worker, before workers have to wait.
 _QUEUE_EACH = 2
 #: Items that wait for a worker, for each worker.
 _ITEMS_EACH = 2
-#: A worker is replaced after so many items: tracers and compilers leak.
-_ITEMS_A_WORKER = 150
-#: Workers that may die one after the other before anything was achieved.
-_MOST_STILLBORN = 3
-_TICK_S = 0.5
-
-
-@dataclass
-class _Busy:
-    """A worker and what it is at."""
-
-    child: Child
-    item: Item | None = None
-    #: When it was last heard of.
-    heard: float = 0.0
-    items: int = 0
-    #: How much of the news it has been told.
-    told: int = 0
-    told_fingerprints: int = 0
+_TICK_S = 0.2
+#: Seconds for the timing thread to end once its process is killed.
+_JOIN_S = 3.0
 
 
 class Station:
@@ -86,189 +53,135 @@ class Station:
         device = torch.device(settings.device)
         profile = device_profile(device, Path(settings.home))
         self.device_key = profile.key
-        cores = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
-        spare = 2 if device.type == "cuda" else 0
-        self._settings = _complete(settings, max(1, (cores or 1) - spare))
+        self._settings = _complete(settings)
         self._shares_cores = device.type == "cpu"
-        self._counts = dict(timed(profile.key))
-        self._news: list[str] = []
-        self._fingerprints: list[str] = []
-        self._items: deque[Item] = deque()
-        self._pool: list[_Busy] = []
+        #: Guards all that both threads of workers and the timing thread change.
+        self._lock = threading.Lock()
         #: Parts of each item that are not through: the worker's share and each graph of it.
         self._open: Counter[Item] = Counter()
-        self._lock = threading.Lock()
-        self._graphs: queue.Queue[PreparedGraph | None] = queue.Queue()
-        self._batches: queue.Queue[Batch] = queue.Queue()
-        self._timer = Timer(str(device), profile)
-        self._usage = Usage(workers=self._settings.workers)
+        self._failure: FusewiseError | None = None
+        self._timing_s = 0.0
+        self._timing_since: float | None = None
         self._start = time.monotonic()
-        self._stillborn = 0
         self._closing = threading.Event()
-        self._timing_now = threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._pump, name="workers", daemon=True),
-            threading.Thread(target=self._time, name="timing", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        # A full queue leaves graphs in the pipes, and so their senders waiting.
+        self._graphs: queue.Queue[PreparedGraph] = queue.Queue(_QUEUE_EACH * self._settings.workers)
+        self._batches: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+        self._timer = Timer(str(device), profile)
+        subject = f"collecting on {self.device_key}"
+        self._pool = Pool(self._settings, timed(profile.key), self, subject=subject)
+        self._thread = threading.Thread(target=self._time, name="timing", daemon=True)
+        self._thread.start()
 
     def room(self) -> int:
         """How many more items it can take now."""
-        return max(0, _ITEMS_EACH * self._settings.workers - len(self._items))
+        return max(0, _ITEMS_EACH * self._settings.workers - self._pool.waiting())
 
     def idle(self) -> bool:
-        """Whether everything that was submitted is through."""
-        return not (self._items or self._open or not self._batches.empty())
+        """Whether everything that was submitted is through, and was given out by :meth:`poll`."""
+        with self._lock:
+            return not self._open and self._batches.empty()
+
+    def failure(self) -> FusewiseError | None:
+        """Why nothing more can come of it; None where it works."""
+        return self._failure
+
+    def lost(self) -> list[Item]:
+        """Nothing: what dies here costs its item."""
+        return []
 
     def submit(self, items: Sequence[Item], news: Sequence[str] = ()) -> None:
         """Take items, and signatures of what was timed elsewhere meanwhile."""
         with self._lock:
             self._open.update(items)
-        self._items.extend(items)
-        self._learn(news)
+        self._pool.learn(news)
+        self._pool.add(items)
 
     def poll(self, timeout_s: float) -> list[Batch]:
-        """Batches that are ready, waiting for the first no longer than ``timeout_s``.
-
-        Raises:
-            MeasureError: workers die as soon as they start; nothing will ever be ready.
-        """
+        """Batches that are ready, waiting for the first no longer than ``timeout_s``."""
         found: list[Batch] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._batches.get(timeout=timeout_s))
             while True:
                 found.append(self._batches.get_nowait())
-        if self._stillborn >= _MOST_STILLBORN:
-            raise MeasureError(
-                f"{self._stillborn} compile workers died before they did anything",
-                subject=f"collecting on {self.device_key}",
-                remedy="run `python -m fusewise.compiler.collecting.worker` to see why",
-            )
         return found
 
     def usage(self) -> Usage:
         """Where the time went so far."""
-        return replace(
-            self._usage,
-            elapsed=time.monotonic() - self._start,
-            lost=self._usage.lost + self._timer.lost,
+        now = time.monotonic()
+        with self._lock:
+            timing = self._timing_s
+            if self._timing_since is not None:
+                timing += now - self._timing_since
+        return Usage(
+            elapsed=now - self._start,
+            timing=timing,
+            compiling=self._pool.seconds(),
+            workers=self._settings.workers,
+            lost=self._pool.lost + self._timer.lost,
         )
 
     def close(self) -> None:
-        """End all processes; what was in flight is lost."""
+        """End all processes, within a few seconds; what was in flight is lost."""
         self._closing.set()
-        self._graphs.put(None)
-        self._timer.close()
-        for thread in self._threads:
-            thread.join(timeout=10)
+        self._timer.stop()
+        self._pool.close()
+        self._thread.join(_JOIN_S)
 
-    # The pool, in a thread of its own.
+    # What workers have to say, in their threads.
 
-    def _pump(self) -> None:
-        try:
-            while not self._closing.is_set():
-                self._assign()
-                connections = {w.child.connection: w for w in self._pool if w.item is not None}
-                # A full queue leaves messages in the pipes, and so their senders waiting.
-                full = self._graphs.qsize() > _QUEUE_EACH * self._settings.workers
-                ready = [] if full else wait(list(connections), timeout=_TICK_S)
-                if full:
-                    self._closing.wait(0.05)
-                for connection in ready:
-                    assert isinstance(connection, Connection)
-                    self._hear(connections[connection])
-                if not full:
-                    self._give_up_silent()
-        finally:
-            for worker in self._pool:
-                worker.child.kill()
-
-    def _assign(self) -> None:
-        while self._items:
-            idle = next((w for w in self._pool if w.item is None), None)
-            if idle is None:
-                if len(self._pool) == self._settings.workers:
-                    return
-                idle = self._started()
-                self._pool.append(idle)
-            item = self._items.popleft()
-            news, idle.told = self._news[idle.told :], len(self._news)
-            met = self._fingerprints[idle.told_fingerprints :]
-            idle.told_fingerprints = len(self._fingerprints)
-            idle.item, idle.heard = item, time.monotonic()
-            idle.items += 1
-            try:
-                idle.child.send((item, news, met))
-            except OSError:
-                self._lose(idle, "died")
-
-    def _started(self) -> _Busy:
-        child = Child(_WORKER, _ENVIRONMENT)
+    def prepared(self, graph: PreparedGraph) -> None:
+        """Queue a graph for the device."""
         with self._lock:
-            counts, told = dict(self._counts), len(self._news)
-        with contextlib.suppress(OSError):
-            child.send((self._settings, counts))
-        return _Busy(child, heard=time.monotonic(), told=told)
+            self._open[graph.item] += 1
+        while not self._closing.is_set():
+            with contextlib.suppress(queue.Full):
+                self._graphs.put(graph, timeout=_TICK_S)
+                return
 
-    def _hear(self, worker: _Busy) -> None:
-        try:
-            message = worker.child.receive()
-        except (EOFError, OSError):
-            self._lose(worker, "died")
-            return
-        worker.heard = time.monotonic()
-        if isinstance(message, PreparedGraph):
-            with self._lock:
-                self._open[message.item] += 1
-            self._graphs.put(message)
-            return
-        assert isinstance(message, Finished)
-        self._stillborn = 0
-        self._usage.compiling += message.seconds
-        self._fingerprints += message.fingerprints
-        worker.item = None
-        self._batches.put(Batch(message.item, failures=list(message.failures)))
-        self._close_item(message.item)
-        if worker.items >= _ITEMS_A_WORKER:
-            self._pool.remove(worker)
-            worker.child.kill()
+    def done(self, item: Item, failures: Sequence[str]) -> None:
+        """A worker is through with an item."""
+        self._close_part(Batch(item, failures=list(failures)))
 
-    def _give_up_silent(self) -> None:
-        # Silence while the pool stands still is no sign of anything.
-        if self._timing_now.locked() and self._shares_cores:
-            for worker in self._pool:
-                worker.heard += _TICK_S
-        limit = time.monotonic() - self._settings.patience_s
-        for worker in list(self._pool):
-            if worker.item is not None and worker.heard < limit:
-                self._lose(worker, f"said nothing for {self._settings.patience_s:.0f} s")
-
-    def _lose(self, worker: _Busy, what: str) -> None:
-        """Replace a worker; its item is given up, what was sent of it is timed."""
-        self._pool.remove(worker)
-        status = worker.child.kill()
-        self._usage.lost += 1
-        if worker.items <= 1:
-            self._stillborn += 1
-        if worker.item is not None:
-            reason = f"{worker.item}: the compile worker {what} (exit status {status})"
-            self._batches.put(Batch(worker.item, failures=[reason]))
-            self._close_item(worker.item)
+    def failed(self, error: Exception) -> None:
+        """Something happened that nobody thought of."""
+        if not isinstance(error, FusewiseError):
+            log.error("a thread of the collection failed", exc_info=error)
+            error = MeasureError(
+                first_line(error),
+                subject=f"collecting on {self.device_key}",
+                remedy="collect again, which goes on from here; please report it if it recurs",
+            )
+        self._failure = self._failure or error
 
     # The device, in a thread of its own.
 
     def _time(self) -> None:
-        while (graph := self._graphs.get()) is not None:
-            start = time.monotonic()
-            with self._timing_now, self._quiet():
+        try:
+            while not self._closing.is_set():
+                with contextlib.suppress(queue.Empty):
+                    self._time_one(self._graphs.get(timeout=_TICK_S))
+        except Exception as error:
+            log.debug("timing failed", exc_info=True)
+            self.failed(error)
+        finally:
+            self._timer.close()
+
+    def _time_one(self, graph: PreparedGraph) -> None:
+        start = time.monotonic()
+        with self._lock:
+            self._timing_since = start
+        try:
+            with self._quiet():
                 batch = self._timed(graph)
-            if self._closing.is_set():
-                return
-            self._usage.timing += time.monotonic() - start
-            self._learn(batch.signatures)
-            self._batches.put(batch)
-            self._close_item(graph.item)
+        finally:
+            with self._lock:
+                self._timing_s += time.monotonic() - start
+                self._timing_since = None
+        # What was cut short is as if it had not been begun.
+        if not self._closing.is_set():
+            self._pool.learn(batch.signatures)
+            self._close_part(batch)
 
     def _timed(self, graph: PreparedGraph) -> Batch:
         try:
@@ -277,40 +190,29 @@ class Station:
             log.warning("timing %s failed", graph.sample, exc_info=True)
             return Batch(graph.item, failures=[f"{graph.sample}: {first_line(error)}"])
 
-    @contextmanager
-    def _quiet(self) -> Iterator[None]:
+    def _quiet(self) -> AbstractContextManager[None]:
         """The pool stands still where it runs on the cores that are timed."""
-        pool = list(self._pool) if self._shares_cores else []
-        for worker in pool:
-            worker.child.signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for worker in pool:
-                worker.child.signal(signal.SIGCONT)
+        return self._pool.standing_still() if self._shares_cores else nullcontext()
 
-    def _close_item(self, item: Item) -> None:
+    def _close_part(self, batch: Batch) -> None:
         """One part of an item is through: a graph of it, or the worker's share."""
+        item = batch.item
         with self._lock:
             self._open[item] -= 1
-            through = self._open[item] == 0
-            if through:
+            if not self._open[item]:
                 del self._open[item]
-        if through:
-            self._batches.put(Batch(item, finished=True))
-
-    def _learn(self, signatures: Sequence[str]) -> None:
-        """Take in what was timed, here or elsewhere; workers are told with their next item."""
-        with self._lock:
-            for signature in signatures:
-                self._counts[signature] = self._counts.get(signature, 0) + 1
-            self._news += signatures
+                batch.finished = True
+            # In order, so that nothing of an item comes after its end.
+            self._batches.put(batch)
 
 
-def _complete(settings: Settings, workers: int) -> Settings:
+def _complete(settings: Settings) -> Settings:
     """The settings with what was left to the machine filled in."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # Two cores beside a GPU: for the process that launches, and for this one.
+    spare = 2 if settings.device.startswith("cuda") else 0
     return msgspec.structs.replace(
         settings,
-        workers=settings.workers or workers,
+        workers=settings.workers or max(1, (cores or 1) - spare),
         threads=settings.threads or torch.get_num_threads(),
     )

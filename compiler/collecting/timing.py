@@ -7,6 +7,7 @@ in it, and the next one gets a new process. Compiles nothing.
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -34,6 +35,7 @@ _WHOLE_WAIT_S = 90.0
 _WHOLE_INTERVAL = 0.01
 #: Programs are loaded from caches: compilers of their own would only be in the way.
 _ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+_MEASURING = "fusewise.compiler.collecting.measuring"
 
 
 class Timer:
@@ -44,6 +46,8 @@ class Timer:
         self._profile = profile
         self._effort = effort or Effort()
         self._process: MeasuringProcess | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
         #: Measuring processes that died or were killed.
         self.lost = 0
 
@@ -63,16 +67,29 @@ class Timer:
             self._whole(graph, batch)
         return batch
 
+    def stop(self) -> None:
+        """Have the measuring process killed and start no other; any thread may."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                self._process.stop()
+
     def close(self) -> None:
-        """End the measuring process."""
+        """End the measuring process. For the thread that times."""
+        self.stop()
         if self._process is not None:
             self._process.kill()
 
     def _ready(self, graph: PreparedGraph) -> MeasuringProcess:
         """The process, with the graph in hand."""
         if self._process is None or not self._process.alive:
-            self.lost += self._process is not None
-            self._process = MeasuringProcess(self._device, environment=_ENVIRONMENT)
+            with self._lock:
+                if self._stopped:
+                    raise MeasureError(
+                        "it was stopped", subject="collection", remedy="collect again"
+                    )
+                self.lost += self._process is not None
+                self._process = MeasuringProcess(self._device, _ENVIRONMENT, _MEASURING)
         if self._process.graph_id != graph.key:
             self._process.prepare(graph.job)
         return self._process

@@ -107,6 +107,11 @@ class PreparedGraph:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """A worker has started."""
+
+
+@dataclass(frozen=True)
 class Finished:
     """A worker is through with an item."""
 
@@ -116,8 +121,6 @@ class Finished:
     failures: tuple[str, ...]
     #: Of the samples that it met.
     fingerprints: tuple[str, ...]
-    #: Seconds that it took, compiling included.
-    seconds: float
 
 
 @dataclass
@@ -143,11 +146,21 @@ class Usage:
     elapsed: float = 0.0
     #: The device was timing, or being made ready to.
     timing: float = 0.0
-    #: Of all workers together.
+    #: Workers were at an item, and neither held up nor made to stand still; all together.
     compiling: float = 0.0
     workers: int = 0
     #: Workers or timing processes that died or were killed.
     lost: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """Both together, one after the other."""
+        return Usage(
+            elapsed=self.elapsed + other.elapsed,
+            timing=self.timing + other.timing,
+            compiling=self.compiling + other.compiling,
+            workers=max(self.workers, other.workers),
+            lost=self.lost + other.lost,
+        )
 
     def told(self) -> str:
         """Where the time went, in a few words."""

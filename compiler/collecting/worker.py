@@ -11,7 +11,6 @@ import logging
 import pickle
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 from fusewise.compiler.collecting.capture import CapturedGraph, capture
 from fusewise.compiler.collecting.child import die_with_parent
 from fusewise.compiler.collecting.prepare import Preparer, first_line
-from fusewise.compiler.collecting.work import Finished, Item, PreparedGraph, Settings
+from fusewise.compiler.collecting.work import Finished, Item, PreparedGraph, Ready, Settings
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.registry import load_model
@@ -73,7 +72,6 @@ class Worker:
 
     def work(self, item: Item) -> Iterator[PreparedGraph | Finished]:
         """The graphs of an item, one by one, and then how it went."""
-        start = time.perf_counter()
         failures: list[str] = []
         met: list[str] = []
         graphs = 0
@@ -92,7 +90,7 @@ class Worker:
         except Exception as error:
             log.debug("item %s failed", item, exc_info=True)
             failures.append(str(error) if isinstance(error, FusewiseError) else first_line(error))
-        yield Finished(item, graphs, tuple(failures), tuple(met), time.perf_counter() - start)
+        yield Finished(item, graphs, tuple(failures), tuple(met))
 
     def _sample(
         self, sample: GraphSample, item: Item, failures: list[str]
@@ -128,7 +126,12 @@ def serve(connection: Connection) -> None:
 
     try:
         settings, counts = pickle.loads(connection.recv_bytes())
-        worker = Worker(settings, counts)
+        try:
+            worker = Worker(settings, counts)
+        except FusewiseError as error:
+            send(error)
+            return
+        send(Ready())
         while True:
             item, signatures, fingerprints = pickle.loads(connection.recv_bytes())
             worker.learn(signatures, fingerprints)

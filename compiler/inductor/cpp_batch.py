@@ -9,10 +9,10 @@ cannot be built here is compiled by Inductor as ever.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
-import signal
 import subprocess
 import threading
 import time
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import psutil
 from torch._inductor import config as inductor_config
 from torch._inductor import cpp_builder
 from torch._inductor.async_compile import get_compile_threads
@@ -51,6 +52,7 @@ def build_library(
     *,
     processes: int | None = None,
     timeout_s: float = 600.0,
+    apart: bool = True,
 ) -> str:
     """Compile the C++ kernels of some programs, each distinct one once, unless it was before.
 
@@ -61,6 +63,8 @@ def build_library(
         programs: source and Inductor settings of each.
         processes: compilers to run side by side at most; None for as many as Inductor would run.
         timeout_s: seconds after which no further compiler is waited for.
+        apart: whether compilers are in sessions of their own, where an interrupt from the
+            terminal does not reach them; else they are stopped and killed with this one.
 
     Returns:
         What :func:`prebuilt` and ``load_program`` take as ``library``: the folder that holds the
@@ -70,7 +74,7 @@ def build_library(
     if not library:
         return ""
     try:
-        return library if _build_all(Path(library), programs, processes, timeout_s) else ""
+        return library if _build_all(Path(library), programs, processes, timeout_s, apart) else ""
     except (OSError, RuntimeError, subprocess.SubprocessError):
         log.debug("kernels are not compiled together", exc_info=True)
         return library
@@ -81,6 +85,7 @@ def _build_all(
     programs: Sequence[tuple[str, Mapping[str, Any]]],
     processes: int | None,
     timeout_s: float,
+    apart: bool,
 ) -> bool:
     """Whether the programs have any C++ kernels; those are built then."""
     groups: dict[tuple[Any, ...], tuple[Mapping[str, Any], dict[str, CppKernel]]] = {}
@@ -101,7 +106,7 @@ def _build_all(
             with inductor_config.patch(dict(settings)):
                 options = compile_options(with_header=True)
             futures += [
-                pool.submit(_build, folder, part, options, deadline)
+                pool.submit(_build, folder, part, options, deadline, apart)
                 for part in _parts(list(kernels.values()), processes)
             ]
         for future in futures:
@@ -120,7 +125,9 @@ def _parts(kernels: list[CppKernel], processes: int) -> Iterator[list[CppKernel]
         yield kernels[i::count]
 
 
-def _build(folder: Path, kernels: Sequence[CppKernel], options: Any, deadline: float) -> bool:
+def _build(
+    folder: Path, kernels: Sequence[CppKernel], options: Any, deadline: float, apart: bool
+) -> bool:
     """Compile kernels into one library, or several where that fails, and note where each is.
 
     Returns:
@@ -131,7 +138,7 @@ def _build(folder: Path, kernels: Sequence[CppKernel], options: Any, deadline: f
     blamed: set[str] = set()
     left_s = max(0.0, deadline - time.monotonic())
     with filelock.FileLock(folder / f"{name}.lock", timeout=left_s):
-        if library.exists() or _compile(library, kernels, options, deadline, blamed):
+        if library.exists() or _compile(library, kernels, options, deadline, apart, blamed):
             for kernel in kernels:
                 _write(library_entry(folder, kernel.key), library.name)
             return True
@@ -143,11 +150,11 @@ def _build(folder: Path, kernels: Sequence[CppKernel], options: Any, deadline: f
         half = len(kernels) // 2
         good, bad = list(kernels[:half]), list(kernels[half:])
     elif len(bad) == 1:
-        return _build(folder, good, options, deadline)
+        return _build(folder, good, options, deadline, apart)
     # Where nothing at all compiles it is not for a few bad kernels, and the rest is not tried.
-    if not _build(folder, good, options, deadline) and len(good) > 1:
+    if not _build(folder, good, options, deadline, apart) and len(good) > 1:
         return False
-    return _build(folder, bad, options, deadline) or True
+    return _build(folder, bad, options, deadline, apart) or True
 
 
 def _compile(
@@ -155,6 +162,7 @@ def _compile(
     kernels: Sequence[CppKernel],
     options: Any,
     deadline: float,
+    apart: bool,
     blamed: set[str],
 ) -> bool:
     """Whether the compiler made ``library``, which only ever appears whole.
@@ -173,7 +181,7 @@ def _compile(
     )
     made = Path(builder.get_target_file_path())
     try:
-        complaints = _run(shlex.split(builder.get_command_line()), deadline)
+        complaints = _run(shlex.split(builder.get_command_line()), deadline, apart)
         if complaints is None:
             made.replace(library)
             return True
@@ -186,20 +194,23 @@ def _compile(
     return False
 
 
-def _run(command: Sequence[str], deadline: float) -> str | None:
+def _run(command: Sequence[str], deadline: float, apart: bool) -> str | None:
     """Run a compiler; what it said where it failed or was not done in time, else None."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,
+        start_new_session=apart,
     ) as process:
         try:
             output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
         except BaseException as error:
             # The compiler proper is a child of the driver that was started.
-            os.killpg(process.pid, signal.SIGKILL)
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+            process.kill()
             if isinstance(error, subprocess.TimeoutExpired):
                 return "error: not done in time"
             raise

@@ -28,8 +28,19 @@ from fusewise.schedule.errors import MeasureError
 class MeasuringProcess:
     """One process that measures on one device."""
 
-    def __init__(self, device: str, environment: Mapping[str, str] | None = None) -> None:
-        """``environment``: variables for the process, beside those of this one."""
+    def __init__(
+        self,
+        device: str,
+        environment: Mapping[str, str] | None = None,
+        module: str = "fusewise.compiler.measuring.worker",
+    ) -> None:
+        """Start it.
+
+        Args:
+            device: that it measures on.
+            environment: variables for the process, beside those of this one.
+            module: what it runs; another one prepares the process and does the same.
+        """
         self.device = device
         #: The graph that is prepared, or being so.
         self.graph_id: str | None = None
@@ -43,7 +54,7 @@ class MeasuringProcess:
                 sys.executable,
                 "-P",
                 "-m",
-                "fusewise.compiler.measuring.worker",
+                module,
                 str(theirs.fileno()),
             ],
             pass_fds=[theirs.fileno()],
@@ -145,8 +156,12 @@ class MeasuringProcess:
             remedy="the next measurement starts a new one",
         )
 
+    def stop(self) -> None:
+        """Have the process killed, from any thread: who waits for an answer finds it gone."""
+        self._process.kill()
+
     def kill(self) -> None:
-        """End the process now."""
+        """End the process now. For the thread that measures."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
