@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from fusewise.schedule.errors import CorpusError
@@ -72,6 +72,9 @@ def blocks(
         part = parts[path]
         if not all(_plain(value) for value in pytree.tree_leaves((given, named))):
             continue
+        if any(isinstance(v, FakeTensor) for m in part.modules() for v in vars(m).values()):
+            # It keeps what it computed, which here is nothing.
+            continue
         fingerprint = _fingerprint(part, given, named)
         if fingerprint not in found:
             real = pytree.tree_map(lambda value: _real(value, module.training), [given, named])
@@ -119,7 +122,9 @@ def _recorded(
         def record(
             _: nn.Module, given: tuple[Any, ...], named: dict[str, Any], path: str = path
         ) -> None:
-            calls.setdefault(path, (given, named))
+            if path not in calls:
+                # Containers are copied: some models go on to append to the lists that they pass.
+                calls[path] = pytree.tree_map(lambda value: value, (given, named))
 
         handles.append(part.register_forward_pre_hook(record, with_kwargs=True))
     mode = FakeTensorMode(allow_non_fake_inputs=True)

@@ -127,7 +127,9 @@ def _built(timm: ModuleType, model: str, source: random.Random, scale: float) ->
         least = max(settings.get("min_input_size") or (3, 1, 1))
         fitting = [side for side in _SIDES if least <= side <= height] or [height]
         sides.insert(0, (source.choice(fitting),) * 2)
-    batch = int(max(1.0, min(_MOST_BATCH, _BATCH * scale)) ** source.random())
+    # Of large images fewer fit.
+    most = min(_MOST_BATCH, _BATCH * scale) * min(1.0, 224**2 / (height * width))
+    batch = int(max(1.0, most) ** source.triangular(0, 1, 0.85))
     dtype = source.choices(_DTYPES, _DTYPE_WEIGHTS)[0]
     training, channels_last = source.random() < 0.5, source.random() < 0.5  # noqa: PLR2004
     module = module.to(dtype).train(training).requires_grad_(training)

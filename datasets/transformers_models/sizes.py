@@ -53,7 +53,7 @@ class Sizes:
         most_width = min(_MOST_WIDTH, _WIDTH * scale**0.75)
         per_head = source.choice([w for w in (16, 32, 64, 128) if heads * w <= most_width] or [8])
         width = heads * per_head
-        length = _log_uniform(
+        length = _spread(
             source, _LEAST_LENGTH, max(_LEAST_LENGTH, min(_MOST_LENGTH, _LENGTH * scale))
         )
         # Most sequences are padded to a power of two or a multiple of 8, some are not.
@@ -68,7 +68,7 @@ class Sizes:
             width=width,
             heads=heads,
             layers=source.choice((1, 2)),
-            batch=_log_uniform(source, 1, max(1.0, most_batch)),
+            batch=_spread(source, 1, max(1.0, most_batch)),
             length=length,
             dtype=source.choices(_DTYPES, _DTYPE_WEIGHTS)[0],
             training=source.random() < 0.5,  # noqa: PLR2004
@@ -148,5 +148,6 @@ def token_ids(sizes: Sizes, length: int) -> Tensor:
     return torch.randint(4, VOCABULARY, (sizes.batch, length))
 
 
-def _log_uniform(source: random.Random, low: float, high: float) -> int:
-    return int(low * (high / low) ** source.random())
+def _spread(source: random.Random, low: float, high: float) -> int:
+    """Of every order of magnitude, the larger ones more often: the smallest all take as long."""
+    return int(low * (high / low) ** source.triangular(0, 1, 0.85))

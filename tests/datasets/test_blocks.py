@@ -89,6 +89,46 @@ def test_memory_formats_and_expanded_inputs_are_kept() -> None:
     found[1].args[0].sum().backward()
 
 
+def test_lists_are_given_as_they_were_when_passed() -> None:
+    class Dense(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(_Joined(8 * (i + 1)) for i in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            found = [x]
+            for layer in self.layers:
+                found.append(layer(found))
+            return found[-1]
+
+    made = blocks(Dense(), (torch.randn(2, 8),), {}, largest=2)
+    assert [len(block.args[0]) for block in made] == [1, 2, 3]
+    for block in made:
+        block.module(*block.args)
+
+
+class _Joined(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, 8)
+
+    def forward(self, parts: list[Tensor]) -> Tensor:
+        found: Tensor = self.out(self.norm(torch.cat(parts, -1)))
+        return found
+
+
+def test_blocks_that_keep_what_they_computed_are_left_out() -> None:
+    class Keeping(Layer):
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            self.places = torch.arange(8)
+            out: Tensor = super().forward(x) + self.places
+            return out
+
+    net = nn.Sequential(Keeping(8), Layer(8))
+    assert [b.path for b in blocks(net, (torch.randn(1, 2, 8),), {}, largest=4)] == ["1"]
+
+
 def test_what_cannot_be_cut_is_told() -> None:
     class Valued(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
