@@ -61,9 +61,9 @@ def compilers(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     made: list[Sequence[str]] = []
     run = cpp_batch._run
 
-    def watched(command: Sequence[str], deadline: float) -> str | None:
+    def watched(command: Sequence[str], *how: Any) -> str | None:
         made.append(command)
-        return run(command, deadline)
+        return run(command, *how)
 
     monkeypatch.setattr(cpp_batch, "_run", watched)
     return made
@@ -144,10 +144,10 @@ def test_failure_that_names_no_kernel_is_narrowed_down(
     poisoned = cpp_kernels(program("in_out_ptr0[i] = 1;"), {})[0].key
     run = cpp_batch._run
 
-    def crashes(command: Sequence[str], deadline: float) -> str | None:
+    def crashes(command: Sequence[str], *how: Any) -> str | None:
         if any(poisoned in Path(word).read_text() for word in command if word.endswith(".cpp")):
             return "internal compiler error: Segmentation fault"
-        return run(command, deadline)
+        return run(command, *how)
 
     monkeypatch.setattr(cpp_batch, "_run", crashes)
     sources = [program(f"in_out_ptr0[i] = {n};") for n in range(4)]
@@ -205,7 +205,7 @@ def test_killed_builder_leaves_nothing_that_is_taken_for_a_library(cache: Path) 
     source = program("in_out_ptr0[i] += 1;")
     half = (
         "import os, signal\n"
-        "def run(command, deadline):\n"
+        "def run(command, *how):\n"
         "    open(command[command.index('-o') + 1], 'wb').write(b'half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "cpp_batch._run = run\n"
@@ -233,7 +233,7 @@ def test_system_without_a_compiler_has_what_inductor_has(
 ) -> None:
     source = program("in_out_ptr0[i] += 1;")
 
-    def missing(command: Sequence[str], deadline: float) -> str | None:
+    def missing(command: Sequence[str], *how: Any) -> str | None:
         raise FileNotFoundError(command[0])
 
     monkeypatch.setattr(cpp_batch, "_run", missing)
