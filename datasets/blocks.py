@@ -72,8 +72,7 @@ def blocks(
         part = parts[path]
         if not all(_plain(value) for value in pytree.tree_leaves((given, named))):
             continue
-        if any(isinstance(v, FakeTensor) for m in part.modules() for v in vars(m).values()):
-            # It keeps what it computed, which here is nothing.
+        if _keeps_fake(part):
             continue
         fingerprint = _fingerprint(part, given, named)
         if fingerprint not in found:
@@ -145,6 +144,15 @@ def _recorded(
         for handle in handles:
             handle.remove()
     return calls
+
+
+def _keeps_fake(module: nn.Module) -> bool:
+    """Whether it keeps something that it computed, which on fake tensors is nothing."""
+    return any(
+        isinstance(value, FakeTensor)
+        for part in module.modules()
+        for value in (*vars(part).values(), *part.buffers(recurse=False))
+    )
 
 
 def _plain(value: object) -> bool:
