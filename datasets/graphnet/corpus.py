@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +36,15 @@ _LARGEST_FACTOR = 1024
 _ACTIVATION = 16 << 20
 _LARGEST_ACTIVATION = 512 << 20
 #: Floating-point operations of a piece at scale 1. What they take is time of extern kernels,
-#: which has nothing to do with fusion. CPUs without support for bf16 do 1 GFLOP/s in it.
+#: which has nothing to do with fusion. CPUs without support for bf16 do some GFLOP/s in it.
 _FLOPS = 4e9
-_FLOPS_NARROW = 1e9
+_FLOPS_NARROW = 2e9
 #: From this scale on it is for a GPU, where both take less than a memory-bound kernel does.
 _GPU_SCALE = 4
 _FLOPS_GPU = 16e9
 _EXTERNS_OF_A_PIECE = 4
+#: Pieces of fewer lowered operations have nothing to decide.
+_LEAST_WEIGHT = 3
 #: Bytes that the arguments of a piece may take at scale 1, and at any.
 _INPUTS = 256 << 20
 _LARGEST_INPUTS = 2 << 30
@@ -161,8 +164,6 @@ class GraphNetCorpus:
             raise _refused(version, str(error)) from error
         except Exception as error:
             raise _refused(version, f"{type(error).__name__}: {error}"[:300]) from error
-        if not chosen:
-            raise _refused(version, "no piece of it can stand alone")
         for index, piece in enumerate(chosen):
             generator = torch.Generator().manual_seed(zlib.crc32(f"{name}#{index}".encode()))
             yield GraphSample(
@@ -217,7 +218,11 @@ def _refused(version: _Version, cause: str) -> CorpusError:
 
 
 def _choose(program: Program, source: random.Random, most: int, limits: Most) -> list[Piece]:
-    """Up to ``most`` distinct pieces of two short cuts and, for one in six, a long one."""
+    """Up to ``most`` distinct pieces of two short cuts and, for one in six, a long one.
+
+    Raises:
+        Unloadable: there is none; says what most of them lacked.
+    """
     long = max(most // 6, 1)
     sizes = [
         (CutSize(source.randint(8, 40), source.randint(0, 3)), (most - long + 1) // 2),
@@ -226,19 +231,33 @@ def _choose(program: Program, source: random.Random, most: int, limits: Most) ->
     ]
     seen: set[str] = set()
     chosen: list[Piece] = []
+    lacking: Counter[str] = Counter()
     for size, count in sizes:
         distinct = []
         for start, stop in cut(program.nodes, size):
             try:
                 piece = program.piece(start, stop)
-            except Unloadable:
+                _check_worth(piece, limits)
+            except Unloadable as error:
+                lacking[str(error)] += 1
                 continue
-            small = piece.bytes <= limits.bytes and piece.flops <= limits.flops
-            if piece.fingerprint not in seen and small:
+            if piece.fingerprint not in seen:
                 seen.add(piece.fingerprint)
                 distinct.append(piece)
         chosen += _spread(distinct, count)
+    if not chosen:
+        why = "".join(f"; most: {reason}" for reason, _ in lacking.most_common(1))
+        raise Unloadable(f"no piece of it can be used{why}")
     return chosen
+
+
+def _check_worth(piece: Piece, limits: Most) -> None:
+    if piece.weight < _LEAST_WEIGHT:
+        raise Unloadable("it has nothing to fuse")
+    if piece.bytes > limits.bytes:
+        raise Unloadable(f"its inputs take {piece.bytes >> 20} MiB, too many at this scale")
+    if piece.flops > limits.flops:
+        raise Unloadable(f"its products take {piece.flops / 1e9:.1f} GFLOP, too many at this scale")
 
 
 def _spread(pieces: Sequence[Piece], count: int) -> list[Piece]:

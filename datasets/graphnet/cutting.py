@@ -60,7 +60,7 @@ class CutSize:
 
     weight: int
     externs: int
-    least: int = 6
+    least: int = 8
 
 
 def name_of(node: fx.Node) -> str:

@@ -104,7 +104,7 @@ def _fit(
     small = {
         node: draw(meta, generator)
         for node, meta in inputs.items()
-        if is_weight(meta.name) and math.prod(meta.shape) <= _SMALL
+        if not meta.shape or (is_weight(meta.name) and math.prod(meta.shape) <= _SMALL)
     }
     trace = _plain(graph, inputs, Folder(small, numbers), dtype)
     made = [node for node in trace.values if node not in inputs]

@@ -72,6 +72,8 @@ class Piece:
     training: bool
     #: Floating-point operations of its extern operations, forward.
     flops: int
+    #: About how many lowered operations it is, without the extern ones.
+    weight: int
 
     @property
     def bytes(self) -> int:

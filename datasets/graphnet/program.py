@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import fx
 
-from fusewise.datasets.graphnet.cutting import name_of
+from fusewise.datasets.graphnet.cutting import name_of, weight
 from fusewise.datasets.graphnet.fitting import Fitted
 from fusewise.datasets.graphnet.meta import Unloadable
 from fusewise.datasets.graphnet.pieces import Piece, PieceInput, build_graph, fingerprint
@@ -79,6 +79,7 @@ class Program:
             fingerprint=fingerprint(graph, inputs, training=training),
             training=training,
             flops=sum(flops(node, self.trace.values) for node in nodes),
+            weight=sum(map(weight, nodes)),
         )
 
     # What is in a piece
