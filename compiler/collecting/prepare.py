@@ -100,7 +100,8 @@ class Preparer:
         parts = graph_key(
             graph.gm, graph.example_inputs, graph.kwargs, device_key(device), "collected"
         )
-        generator = random.Random(f"{self.settings.seed} {item.round} {parts.key}")
+        # The same in every round, which is there to time the same again.
+        generator = random.Random(f"{self.settings.seed} {parts.key}")
         work = _GraphWork(self, graph, parts.key, generator, failures)
         lowered = work.lowered()
         if lowered is None:

@@ -24,6 +24,8 @@ from fusewise.schedule.errors import FusewiseError
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
+#: Programs between two rounds of one, so that it is timed at different moments.
+_APART = 50
 
 
 class Stationed(Protocol):
@@ -107,18 +109,38 @@ def items(
         specs: corpora.
         seed: decides which programs are drawn.
         limit: programs, done ones included; None for no limit.
-        rounds: how often each program is gone over, one after the other.
+        rounds: how often each program is gone over, with others in between.
         done: labels, names and rounds of items that need not be done again.
 
     Raises:
         CorpusError: a corpus cannot be opened.
     """
     through = set(done)
-    for spec, name in itertools.islice(in_turn(specs, seed), limit):
-        for number in range(rounds):
-            item = Item(spec, name, number)
-            if item.key not in through:
-                yield item
+    for item in _in_rounds(itertools.islice(in_turn(specs, seed), limit), rounds):
+        if item.key not in through:
+            yield item
+
+
+def _in_rounds(programs: Iterable[tuple[CorpusSpec, str]], rounds: int) -> Iterator[Item]:
+    """Each program so many times, others in between where there are any."""
+    later: deque[Item] = deque()
+
+    def again(item: Item) -> None:
+        if item.round + 1 < rounds:
+            later.append(Item(item.corpus, item.name, item.round + 1))
+
+    for spec, name in programs:
+        first = Item(spec, name)
+        yield first
+        again(first)
+        while len(later) > _APART * (rounds - 1):
+            item = later.popleft()
+            yield item
+            again(item)
+    while later:
+        item = later.popleft()
+        yield item
+        again(item)
 
 
 def run(
