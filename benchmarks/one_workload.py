@@ -82,7 +82,7 @@ def main() -> None:
         close_all()
         print(json.dumps({"compiled": True}), flush=True)
         sys.stdin.readline()
-        with device_lock(str(device), timeout_s=3600.0):
+        with device_lock(str(device)).acquire(timeout=3600.0):
             times = _time(entries, device, order.seconds)
     print(json.dumps(_told(case, entries, times)), flush=True)
 

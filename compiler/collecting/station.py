@@ -1,4 +1,4 @@
-"""A station: one device, one process that times on it, and a pool of processes that compile.
+"""A station: one device, processes that time on it in turns, and a pool of those that compile.
 
 Items go in, batches of rows come out. What crashes or hangs costs its item or its program and is
 replaced. On a CPU the pool stands still while something is timed: both would be on the same cores.
@@ -26,6 +26,7 @@ from fusewise.compiler.collecting.prepare import first_line
 from fusewise.compiler.collecting.timing import Timer
 from fusewise.compiler.collecting.work import Batch, Item, PreparedGraph, Settings, Usage
 from fusewise.costmodel.device import device_profile
+from fusewise.costmodel.registry import load_model
 from fusewise.schedule.errors import FusewiseError, MeasureError
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ _ITEMS_EACH = 2
 _TICK_S = 0.2
 #: Seconds for the timing thread to end once its process is killed.
 _JOIN_S = 3.0
+#: Most of the time of one that times goes into loading programs, which needs no device.
+_GPU_TIMERS, _SPARE_CORES = 5, 3
 
 
 class Station:
@@ -46,13 +49,16 @@ class Station:
         """``timed``: how often kernels were timed, by signature, on the device of a key.
 
         Raises:
-            FusewiseError: the device cannot be used or profiled.
+            FusewiseError: the device cannot be used or profiled, or there is no such model.
         """
         if settings.threads:
             torch.set_num_threads(settings.threads)
         device = torch.device(settings.device)
         profile = device_profile(device, Path(settings.home))
         self.device_key = profile.key
+        if settings.strategy == "active":
+            # Workers load it themselves; what is wrong with it is better told before they start.
+            load_model(settings.model or None, profile, Path(settings.home))
         self._settings = _complete(settings)
         self._shares_cores = device.type == "cpu"
         #: Guards all that both threads of workers and the timing thread change.
@@ -60,18 +66,21 @@ class Station:
         #: Parts of each item that are not through: the worker's share and each graph of it.
         self._open: Counter[Item] = Counter()
         self._failure: FusewiseError | None = None
-        self._timing_s = 0.0
-        self._timing_since: float | None = None
         self._start = time.monotonic()
         self._closing = threading.Event()
-        # A full queue leaves graphs in the pipes, and so their senders waiting.
-        self._graphs: queue.Queue[PreparedGraph] = queue.Queue(_QUEUE_EACH * self._settings.workers)
         self._batches: queue.SimpleQueue[Batch] = queue.SimpleQueue()
-        self._timer = Timer(str(device), profile)
+        lines = range(self._settings.timers)
+        self._lines = [_Line(Timer(str(device), profile), self._settings) for _ in lines]
+        #: Graphs of one program are timed by one process, which keeps what a forward graph saved.
+        self._line_of: dict[Item, _Line] = {}
         subject = f"collecting on {self.device_key}"
         self._pool = Pool(self._settings, timed(profile.key), self, subject=subject)
-        self._thread = threading.Thread(target=self._time, name="timing", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._time, args=(line,), name="timing", daemon=True)
+            for line in self._lines
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def room(self) -> int:
         """How many more items it can take now."""
@@ -108,25 +117,22 @@ class Station:
 
     def usage(self) -> Usage:
         """Where the time went so far."""
-        now = time.monotonic()
-        with self._lock:
-            timing = self._timing_s
-            if self._timing_since is not None:
-                timing += now - self._timing_since
         return Usage(
-            elapsed=now - self._start,
-            timing=timing,
+            elapsed=time.monotonic() - self._start,
+            timing=sum(line.timer.held_s for line in self._lines),
             compiling=self._pool.seconds(),
             workers=self._settings.workers,
-            lost=self._pool.lost + self._timer.lost,
+            lost=self._pool.lost + sum(line.timer.lost for line in self._lines),
         )
 
     def close(self) -> None:
         """End all processes, within a few seconds; what was in flight is lost."""
         self._closing.set()
-        self._timer.stop()
+        for line in self._lines:
+            line.timer.stop()
         self._pool.close()
-        self._thread.join(_JOIN_S)
+        for thread in self._threads:
+            thread.join(_JOIN_S)
 
     # What workers have to say, in their threads.
 
@@ -134,9 +140,11 @@ class Station:
         """Queue a graph for the device."""
         with self._lock:
             self._open[graph.item] += 1
+            shortest = min(self._lines, key=lambda line: line.graphs.qsize())
+            line = self._line_of.setdefault(graph.item, shortest)
         while not self._closing.is_set():
             with contextlib.suppress(queue.Full):
-                self._graphs.put(graph, timeout=_TICK_S)
+                line.graphs.put(graph, timeout=_TICK_S)
                 return
 
     def done(self, item: Item, failures: Sequence[str]) -> None:
@@ -154,41 +162,26 @@ class Station:
             )
         self._failure = self._failure or error
 
-    # The device, in a thread of its own.
+    # The device, in a thread for each process that times.
 
-    def _time(self) -> None:
+    def _time(self, line: _Line) -> None:
         try:
             while not self._closing.is_set():
                 with contextlib.suppress(queue.Empty):
-                    self._time_one(self._graphs.get(timeout=_TICK_S))
+                    self._time_one(line.timer, line.graphs.get(timeout=_TICK_S))
         except Exception as error:
             log.debug("timing failed", exc_info=True)
             self.failed(error)
         finally:
-            self._timer.close()
+            line.timer.close()
 
-    def _time_one(self, graph: PreparedGraph) -> None:
-        start = time.monotonic()
-        with self._lock:
-            self._timing_since = start
-        try:
-            with self._quiet():
-                batch = self._timed(graph)
-        finally:
-            with self._lock:
-                self._timing_s += time.monotonic() - start
-                self._timing_since = None
+    def _time_one(self, timer: Timer, graph: PreparedGraph) -> None:
+        with self._quiet():
+            batch = _timed(timer, graph)
         # What was cut short is as if it had not been begun.
         if not self._closing.is_set():
             self._pool.learn(batch.signatures)
             self._close_part(batch)
-
-    def _timed(self, graph: PreparedGraph) -> Batch:
-        try:
-            return self._timer.time(graph)
-        except Exception as error:
-            log.warning("timing %s failed", graph.sample, exc_info=True)
-            return Batch(graph.item, failures=[f"{graph.sample}: {first_line(error)}"])
 
     def _quiet(self) -> AbstractContextManager[None]:
         """The pool stands still where it runs on the cores that are timed."""
@@ -201,18 +194,39 @@ class Station:
             self._open[item] -= 1
             if not self._open[item]:
                 del self._open[item]
+                self._line_of.pop(item, None)
                 batch.finished = True
             # In order, so that nothing of an item comes after its end.
             self._batches.put(batch)
 
 
+class _Line:
+    """One process that times, and the graphs that wait for it."""
+
+    def __init__(self, timer: Timer, settings: Settings) -> None:
+        self.timer = timer
+        # A full queue leaves graphs in the pipes, and so their senders waiting.
+        most = max(2, _QUEUE_EACH * settings.workers // settings.timers)
+        self.graphs: queue.Queue[PreparedGraph] = queue.Queue(most)
+
+
+def _timed(timer: Timer, graph: PreparedGraph) -> Batch:
+    try:
+        return timer.time(graph)
+    except Exception as error:
+        log.warning("timing %s failed", graph.sample, exc_info=True)
+        return Batch(graph.item, failures=[f"{graph.sample}: {first_line(error)}"])
+
+
 def _complete(settings: Settings) -> Settings:
     """The settings with what was left to the machine filled in."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # Two cores beside a GPU: for the process that launches, and for this one.
-    spare = 2 if settings.device.startswith("cuda") else 0
+    # Cores beside a GPU: for the processes that launch, and for this one.
+    gpu = settings.device.startswith("cuda")
+    spare = _SPARE_CORES if gpu else 0
     return msgspec.structs.replace(
         settings,
         workers=settings.workers or max(1, (cores or 1) - spare),
+        timers=(settings.timers or _GPU_TIMERS) if gpu else 1,
         threads=settings.threads or torch.get_num_threads(),
     )

@@ -50,6 +50,7 @@ class Timer:
         self._stopped = False
         #: Measuring processes that died or were killed.
         self.lost = 0
+        self._held_before_s = 0.0
 
     def time(self, graph: PreparedGraph) -> Batch:
         """Time the kernels and the whole programs of a graph; failures are in the result."""
@@ -66,6 +67,12 @@ class Timer:
         if graph.contest:
             self._whole(graph, batch)
         return batch
+
+    @property
+    def held_s(self) -> float:
+        """Seconds that the device was held for timing, inputs and tuning included."""
+        process = self._process
+        return self._held_before_s + (process.held_s if process is not None else 0.0)
 
     def stop(self) -> None:
         """Have the measuring process killed and start no other; any thread may."""
@@ -88,7 +95,9 @@ class Timer:
                     raise MeasureError(
                         "it was stopped", subject="collection", remedy="collect again"
                     )
-                self.lost += self._process is not None
+                if self._process is not None:
+                    self.lost += 1
+                    self._held_before_s += self._process.held_s
                 self._process = MeasuringProcess(self._device, _ENVIRONMENT, _MEASURING)
         if self._process.graph_id != graph.key:
             self._process.prepare(graph.job)

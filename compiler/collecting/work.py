@@ -39,6 +39,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Name or path of that model; "" for the newest of the device.
     model: str = ""
     seed: int = 0
+    #: Processes that time, one at a time, while the others load and make ready; 0 for as many as
+    #: the device has use for. On a CPU there is one.
+    timers: int = 0
     #: Processes that compile; 0 for as many as there are cores (less two beside a GPU).
     workers: int = 0
     #: Seconds after which a worker that has said nothing is given up.
@@ -144,7 +147,7 @@ class Usage:
     """Where the time of a station went, in seconds."""
 
     elapsed: float = 0.0
-    #: The device was timing, or being made ready to.
+    #: The device was timing, tuning and inputs included.
     timing: float = 0.0
     #: Workers were at an item, and neither held up nor made to stand still; all together.
     compiling: float = 0.0

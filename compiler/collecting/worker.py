@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import pickle
 import signal
 import sys
@@ -145,6 +146,8 @@ def main() -> None:
     """Entry of the process: ``python -m fusewise.compiler.collecting.worker FD``."""
     # An interrupt from the terminal is meant for the station, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whatever times comes first.
+    os.nice(5)
     die_with_parent()
     serve(Connection(int(sys.argv[1])))
 

@@ -42,6 +42,8 @@ class MeasuringProcess:
             module: what it runs; another one prepares the process and does the same.
         """
         self.device = device
+        #: Seconds that the device was its alone.
+        self.held_s = 0.0
         #: The graph that is prepared, or being so.
         self.graph_id: str | None = None
         ours, theirs = socket.socketpair()
@@ -131,10 +133,11 @@ class MeasuringProcess:
                     remedy="raise fusewise.budget_s if the graph is that slow",
                 )
             try:
-                succeeded, answer, last = pickle.loads(self._connection.recv_bytes())
+                succeeded, answer, last, held_s = pickle.loads(self._connection.recv_bytes())
             except (EOFError, OSError) as error:
                 raise self._gone() from error
             self._pending -= 1
+            self.held_s += held_s
             if not succeeded:
                 if last:
                     self.kill()

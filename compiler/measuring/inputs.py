@@ -181,9 +181,16 @@ def build(
     inputs: Sequence[Input], saved: Mapping[str, torch.Tensor], seed: int = 0
 ) -> list[torch.Tensor | int | float | bool | None]:
     """Make the inputs; the same seed gives the same values on the same device."""
-    generator = torch.Generator().manual_seed(seed)
+    generators: dict[str, torch.Generator] = {}
+
+    def generator(device: str) -> torch.Generator:
+        # Large tensors take seconds to draw on the CPU.
+        if device not in generators:
+            generators[device] = torch.Generator(device).manual_seed(seed)
+        return generators[device]
+
     return [
-        _tensor(value, saved, generator) if isinstance(value, TensorInput) else value
+        _tensor(value, saved, generator(value.device)) if isinstance(value, TensorInput) else value
         for value in inputs
     ]
 
@@ -211,13 +218,16 @@ def _tensor(
 
 def _random(spec: TensorInput, length: int, generator: torch.Generator) -> torch.Tensor:
     seen = spec.observed
+    device = generator.device
     if spec.dtype is torch.bool:
-        return torch.rand(length, generator=generator) < 0.5  # noqa: PLR2004
+        return torch.rand(length, generator=generator, device=device) < 0.5  # noqa: PLR2004
     if not (spec.dtype.is_floating_point or spec.dtype.is_complex):
         # Zero and one are in range of whatever the integers index.
         low, high = (int(seen.low), int(seen.high)) if seen else (0, 1)
-        return torch.randint(low, high + 1, (length,), generator=generator, dtype=torch.int64)
-    values = torch.randn(length, generator=generator)
+        return torch.randint(
+            low, high + 1, (length,), generator=generator, dtype=torch.int64, device=device
+        )
+    values = torch.randn(length, generator=generator, device=device)
     if seen is None or not math.isfinite(seen.std):
         return values
     values = values.mul_(seen.std).add_(seen.mean)

@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ import psutil
 import torch
 import torch.fx
 
-from fusewise.compiler.inductor.program import forget_kernels, load_module, load_program
+from fusewise.compiler.inductor.program import Call, forget_kernels, load_module, load_program
 from fusewise.compiler.measuring import cuda_timing
 from fusewise.compiler.measuring.inputs import build
 from fusewise.compiler.measuring.job import (
@@ -59,6 +61,10 @@ _IDLE_S = 600.0
 _MOST_KEPT_BYTES = 2 << 30
 #: Exit status of a process whose device can do nothing any more.
 _LOST = 3
+#: Seconds to wait for a device that others time on, and seconds between two looks.
+_WAIT_S, _LEAST_WAIT_S, _POLL_S = 600.0, 30.0, 0.002
+#: Seconds for which load and clocks are taken to be what they were.
+_RECENT_S = 10.0
 
 
 @dataclass
@@ -84,6 +90,8 @@ class Worker:
         self._graph: _Prepared | None = None
         #: That the last graph ran on.
         self.device = "cpu"
+        #: Seconds that the device was this process's alone, since it was last asked.
+        self.held_s = 0.0
         self._kept: dict[str, dict[str, torch.Tensor]] = {}
 
     def prepare(self, job: GraphJob) -> None:
@@ -96,12 +104,14 @@ class Worker:
         if device.type == "cuda":
             torch.cuda.set_device(device.index or 0)
         start = time.perf_counter()
-        inputs = build(job.inputs, self._kept.get(job.saved_from or "", {}))
-        made = time.perf_counter()
-        reference: list[Any] | None = None
-        overwritten: list[int] = []
-        if job.graph is not None and not job.random:
-            reference, overwritten = _reference(job, inputs)
+        with self._alone(job.device, _WAIT_S):
+            inputs = build(job.inputs, self._kept.get(job.saved_from or "", {}))
+            _synchronize(job.device)
+            made = time.perf_counter()
+            reference: list[Any] | None = None
+            overwritten: list[int] = []
+            if job.graph is not None and not job.random:
+                reference, overwritten = _reference(job, inputs)
         seconds = {"inputs": made - start, "reference": time.perf_counter() - made}
         self._graph = _Prepared(job, inputs, reference, overwritten, seconds)
 
@@ -115,50 +125,70 @@ class Worker:
             raise RuntimeError("no graph was prepared")
         if graph.job.saved_from is not None:
             self._kept.clear()
+        results = [ProgramResult(program.id) for program in programs]
+        start = time.perf_counter()
+        calls = [self._load(p, result) for p, result in zip(programs, results, strict=True)]
+        graph.seconds["compile"] = time.perf_counter() - start
         try:
-            return self._contest(graph, programs, budget)
+            with self._alone(graph.job.device, max(_LEAST_WAIT_S, budget.seconds)):
+                return self._contest(graph, calls, results, budget)
         finally:
             _release(graph.job.device)
 
+    @contextmanager
+    def _alone(self, device: str, timeout_s: float) -> Iterator[None]:
+        """The device without others that time on it, or make ready to."""
+        with device_lock(device).acquire(timeout=timeout_s, poll_interval=_POLL_S):
+            start = time.perf_counter()
+            try:
+                yield
+            finally:
+                self.held_s += time.perf_counter() - start
+
     def _contest(
-        self, graph: _Prepared, programs: Sequence[ProgramJob], budget: Budget
+        self,
+        graph: _Prepared,
+        calls: Sequence[Call | None],
+        results: list[ProgramResult],
+        budget: Budget,
     ) -> GraphResult:
         seconds = dict(graph.seconds)
         start = time.perf_counter()
-        results = [ProgramResult(program.id) for program in programs]
-        loaded: list[_Loaded | None] = []
-        for program, result in zip(programs, results, strict=True):
-            loaded.append(self._load(graph, program, result))
-        compiled = time.perf_counter()
-        seconds["compile"] = compiled - start
-        if loaded[0] is not None:
+        loaded = [
+            call and self._ready(graph, call, result)
+            for call, result in zip(calls, results, strict=True)
+        ]
+        seconds["compile"] += time.perf_counter() - start
+        start = time.perf_counter()
+        conditions: dict[str, float] = {}
+        default = loaded[0]
+        if default is not None:
             _judge(graph, loaded, results)
             if graph.job.keep_values:
-                self._keep(graph, loaded[0].outputs)
-        ready = [i for i, program in enumerate(loaded) if program is not None]
-        conditions: dict[str, float] = {}
-        if loaded[0] is not None:
+                self._keep(graph, default.outputs)
             conditions = _conditions(graph.job.device)
-            with device_lock(graph.job.device, timeout_s=max(30.0, budget.seconds)):
-                if torch.device(graph.job.device).type == "cuda":
-                    cuda_timing.wake()
-                times = interleave(
-                    [loaded[i].run for i in ready],  # type: ignore[union-attr]
-                    budget_s=budget.seconds,
-                    min_rounds=budget.min_rounds,
-                    max_rounds=budget.max_rounds,
-                    target_interval=budget.target_interval,
-                    threshold=1 - MARGIN,
-                )
-            for i, samples in zip(ready, times, strict=True):
-                results[i].samples = [s * 1e6 for s in samples]
-        seconds["timing"] = time.perf_counter() - compiled
-        cuda = torch.device(graph.job.device).type == "cuda"
-        default = loaded[0]
+            if torch.device(graph.job.device).type == "cuda":
+                cuda_timing.wake()
+            runs = [
+                (program.run, result)
+                for program, result in zip(loaded, results, strict=True)
+                if program is not None
+            ]
+            times = interleave(
+                [run for run, _ in runs],
+                budget_s=budget.seconds,
+                min_rounds=budget.min_rounds,
+                max_rounds=budget.max_rounds,
+                target_interval=budget.target_interval,
+                threshold=1 - MARGIN,
+            )
+            for (_, result), samples in zip(runs, times, strict=True):
+                result.samples = [s * 1e6 for s in samples]
+        seconds["timing"] = time.perf_counter() - start
         return GraphResult(
             programs=results,
             reference="default" if graph.reference is None else "fp64",
-            clock="cuda graph" if cuda else "calls",
+            clock="cuda graph" if torch.device(graph.job.device).type == "cuda" else "calls",
             resolutions=[_resolution(v) for v in default.outputs] if default else [],
             conditions=conditions,
             seconds=seconds,
@@ -184,7 +214,7 @@ class Worker:
         )
         call = module.call
         timer = KernelTimer(module, program.source, torch.device(graph.job.device), effort, skipped)
-        with device_lock(graph.job.device, timeout_s=600.0):
+        with self._alone(graph.job.device, _WAIT_S):
             try:
                 inputs = private_inputs(graph.inputs)
                 outputs = timer.rehearse(lambda: call(list(inputs)))
@@ -199,11 +229,18 @@ class Worker:
                 raise RuntimeError(f"at {name}: {_one_line(error)}") from error
         return timer.calls
 
-    def _load(self, graph: _Prepared, program: ProgramJob, result: ProgramResult) -> _Loaded | None:
+    def _load(self, program: ProgramJob, result: ProgramResult) -> Call | None:
         try:
-            call = load_program(
+            return load_program(
                 program.source, program.constants, program.settings, program.library
             )
+        except Exception as error:
+            log.debug("candidate %s does not compile", program.id, exc_info=True)
+            result.failure = _one_line(error)
+            return None
+
+    def _ready(self, graph: _Prepared, call: Call, result: ProgramResult) -> _Loaded | None:
+        try:
             inputs = private_inputs(graph.inputs)
             torch.manual_seed(0)
             outputs = list(call(list(inputs)))
@@ -215,7 +252,7 @@ class Worker:
             kind = CudaRun if torch.device(graph.job.device).type == "cuda" else CpuRun
             return _Loaded(kind(call, graph.inputs, clobbered), outputs)
         except Exception as error:
-            log.debug("candidate %s failed", program.id, exc_info=True)
+            log.debug("candidate %s failed", result.id, exc_info=True)
             result.failure = _one_line(error)
             return None
 
@@ -288,10 +325,10 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def device_lock(device: str, *, timeout_s: float) -> filelock.BaseFileLock:
+def device_lock(device: str) -> filelock.BaseFileLock:
     """Held by whoever times on a device of this machine: two at once would time each other."""
     path = Path(tempfile.gettempdir()) / f"fusewise-{physical_name(torch.device(device))}.lock"
-    return filelock.FileLock(path, timeout=timeout_s, mode=0o666)
+    return filelock.FileLock(path, mode=0o666)
 
 
 def _is_lost(device: str) -> bool:
@@ -303,18 +340,25 @@ def _is_lost(device: str) -> bool:
     return False
 
 
-def _conditions(device: str) -> dict[str, float]:
-    """Load and clocks right before timing."""
+@lru_cache(maxsize=2)
+def _recent_conditions(device: str, moment: int) -> dict[str, float]:
+    """Load and clocks about now; ``moment`` counts spans of :data:`_RECENT_S`."""
+    del moment
     found = {"load": os.getloadavg()[0]}
     frequency = psutil.cpu_freq()
     if frequency is not None:
         found["cpu_mhz"] = float(frequency.current)
     if torch.device(device).type == "cuda":
-        index = torch.device(device).index or 0
-        query = ["nvidia-smi", f"--id={index}", "--query-gpu=clocks.sm,clocks.mem,temperature.gpu"]
+        # Not by index: a process may be shown a part of the devices, nvidia-smi is shown all.
+        uuid = torch.cuda.get_device_properties(torch.device(device)).uuid
+        query = [
+            "nvidia-smi",
+            f"--id=GPU-{uuid}",
+            "--query-gpu=clocks.sm,clocks.mem,temperature.gpu",
+        ]
         try:
             line = subprocess.run(
-                [*query, "--format=csv,noheader,nounits"],
+                ["nvidia-smi", f"--id=GPU-{uuid}", asked, "--format=csv,noheader,nounits"],
                 capture_output=True,
                 text=True,
                 timeout=5,
@@ -327,16 +371,24 @@ def _conditions(device: str) -> dict[str, float]:
     return found
 
 
+def _conditions(device: str) -> dict[str, float]:
+    """Load and clocks right before timing; asking for them takes longer than many a timing."""
+    return _recent_conditions(device, int(time.monotonic() / _RECENT_S))
+
+
 def serve(connection: Connection) -> int:
     """Answer requests until the parent closes its end, or has asked nothing for long.
 
     An idle process would keep a device context; the parent starts another when it needs one. An
-    answer says whether the request succeeded, what came of it, and whether this was the last one.
+    answer says whether the request succeeded, what came of it, whether this was the last one, and
+    how long the device was this process's alone.
 
     Returns:
         Exit status of the process.
     """
     worker = Worker()
+    # What is loaded by now stays; collecting garbage need not go over it each time.
+    gc.freeze()
     while connection.poll(_IDLE_S):
         try:
             name, arguments = pickle.loads(connection.recv_bytes())
@@ -351,7 +403,8 @@ def serve(connection: Connection) -> int:
             told = "; its process ends" if lost else ""
             answer = (False, f"{type(error).__name__}: {error}{told}")
         buffer = io.BytesIO()
-        pickle.dump((*answer, lost), buffer)
+        pickle.dump((*answer, lost, worker.held_s), buffer)
+        worker.held_s = 0.0
         connection.send_bytes(buffer.getvalue())
         if lost:
             return _LOST
