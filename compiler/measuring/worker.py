@@ -351,11 +351,7 @@ def _recent_conditions(device: str, moment: int) -> dict[str, float]:
     if torch.device(device).type == "cuda":
         # Not by index: a process may be shown a part of the devices, nvidia-smi is shown all.
         uuid = torch.cuda.get_device_properties(torch.device(device)).uuid
-        query = [
-            "nvidia-smi",
-            f"--id=GPU-{uuid}",
-            "--query-gpu=clocks.sm,clocks.mem,temperature.gpu",
-        ]
+        asked = "--query-gpu=clocks.sm,clocks.mem,temperature.gpu"
         try:
             line = subprocess.run(
                 ["nvidia-smi", f"--id=GPU-{uuid}", asked, "--format=csv,noheader,nounits"],
