@@ -8,6 +8,7 @@ opened at all where the system does not bound what real-time threads may take.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ if sys.platform == "linux":
 _LONGEST_S = 0.05
 _RT_RUNTIME = Path("/proc/sys/kernel/sched_rt_runtime_us")
 _TASKS = Path("/proc/self/task")
+_MAPS = Path("/proc/self/maps")
 
 
 class Quiet:
@@ -113,11 +115,31 @@ def _switches() -> int:
 def pinned(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that give each OpenMP thread of a process a core of its own, if there are enough.
 
-    ``environment``: what the process gets otherwise; a choice made there stands.
+    None where torch brings an OpenMP library of its own, beside the one that generated kernels are
+    linked with: the first to start pins its thread, and the second, which finds that it may run on
+    one core, puts all of its threads there.
+
+    Args:
+        threads: that the process runs kernels on.
+        environment: what the process gets otherwise; a choice made there stands.
     """
     if sys.platform != "linux" or {"OMP_PROC_BIND", "OMP_PLACES"} & environment.keys():
         return {}
     cores = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
-    if threads > cores:
+    if threads > cores or not _shares_openmp():
         return {}
     return {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+
+
+def _shares_openmp() -> bool:
+    """Whether kernels that are loaded here run on torch's own OpenMP library."""
+    mapped = {Path(line.split()[-1]) for line in _MAPS.read_text().splitlines() if ".so" in line}
+    torch_folder = Path(torch.__file__).parent.parent
+    libraries = {
+        path.name
+        for path in mapped
+        if path.is_relative_to(torch_folder)
+        and path.relative_to(torch_folder).parts[0] in {"torch", "torch.libs"}
+        and re.match(r"lib(gomp|omp|iomp)", path.name)
+    }
+    return libraries == {"libgomp.so.1"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import sys
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -88,7 +87,8 @@ def test_program_computes_the_same_while_it_is_timed(live: Any, name: str, devic
 
         for value, wanted in zip(results(True), results(False), strict=True):
             if isinstance(wanted, torch.Tensor):
-                torch.testing.assert_close(value, wanted, rtol=0, atol=0, equal_nan=True)
+                # Tuning may take another configuration the next time.
+                torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def test_kernel_that_fails_is_named_and_survived(live: Any) -> None:
@@ -318,8 +318,22 @@ def test_window_without_permission_only_looks_on(monkeypatch: pytest.MonkeyPatch
     assert quiet.disturbed
 
 
-def test_threads_are_pinned_where_there_are_cores_for_them() -> None:
-    assert pinned(1, {}) == {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
-    assert pinned(1, {"OMP_PLACES": "threads"}) == {}
-    assert pinned(1 << 20, {}) == {}
-    assert sys.platform == "linux"
+@pytest.mark.parametrize(
+    ("library", "expected"),
+    [
+        ("torch/lib/libgomp.so.1", {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}),
+        # Kernels would bring in another, which pins all its threads to one core.
+        ("torch/lib/libgomp-a34b3233.so.1", {}),
+        ("torch.libs/libgomp-a34b3233.so.1", {}),
+    ],
+)
+def test_threads_are_pinned_where_there_is_one_openmp_library(
+    library: str, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Path(torch.__file__).parent.parent
+    mapped = [site / library, site / "sklearn.libs/libgomp-1.so", site / "torch/lib/libc10.so"]
+    maps = tmp_path / "maps"
+    maps.write_text("".join(f"7f r-xp 0 fe:00 1  {path}\n" for path in mapped) + "7f rw-p 0 0\n")
+    monkeypatch.setattr(quiet_module, "_MAPS", maps)
+    assert pinned(1, {}) == expected
+    assert pinned(1, {"OMP_PLACES": "threads"}) == pinned(1 << 20, {}) == {}
