@@ -95,6 +95,13 @@ else, and the same command goes on from there.
     help="Whole schedules of each graph that are timed against each other, at most.",
 )
 @click.option(
+    "--schedule-share",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="Share of the graphs of which whole schedules are timed.",
+)
+@click.option(
     "--strategy",
     type=click.Choice(["random", "active"]),
     default="random",
@@ -141,6 +148,7 @@ def collect(
     plans: int,
     lowerings: int,
     schedules: int,
+    schedule_share: float,
     strategy: Literal["random", "active"],
     model: str,
     repeat: int,
@@ -179,6 +187,7 @@ def collect(
             plans=plans,
             lowerings=lowerings,
             schedules=schedules,
+            schedule_share=schedule_share,
             strategy=strategy,
             model=model,
             seed=seed,
