@@ -53,8 +53,8 @@ class Worker:
     """State of the process."""
 
     def __init__(self, settings: Settings, counts: dict[str, int]) -> None:
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
+        # Workers compile side by side; only code for the CPU depends on the number of threads.
+        torch.set_num_threads(settings.threads if settings.device == "cpu" else 1)
         self._settings = settings
         self._device = torch.device(settings.device)
         self._timed = Timed(counts)
