@@ -17,7 +17,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from fusewise.datasets.graphnet.meta import TensorMeta
-from fusewise.datasets.graphnet.tracing import Trace, empty, nests, tensors, unnest
+from fusewise.datasets.graphnet.tracing import Trace, empty, nests, storage, tensors, unnest
 
 _TAKES_SHAPE = {
     *("view", "reshape", "expand", "repeat", "broadcast_to", "unflatten", "tile", "new_zeros"),
@@ -73,10 +73,25 @@ class Scaling:
                     value = trace.record(node, partial(self._try, trace, node, edit, replaced))
                 except Exception:  # noqa: BLE001 - any failure only means: try the next
                     continue
+                if self._overlaps(trace, node, replaced):
+                    continue
                 if self._follows(trace, node, value, strict=strict):
                     self._write(trace, node, edit, replaced)
                     return True
         return False
+
+    def _overlaps(self, trace: Trace, node: fx.Node, replaced: Mapping[fx.Node, Any]) -> bool:
+        """Whether it writes to a tensor that has one element in several places.
+
+        Kernels refuse that, fake tensors do not.
+        """
+        operands = [replaced.get(n, trace.values[n]) for n in node.all_input_nodes]
+        return any(
+            storage(tensor) in trace.writes[node]
+            for operand in operands
+            for tensor in tensors(operand)
+            if (0, True) in zip(tensor.stride(), (n > 1 for n in tensor.shape), strict=True)
+        )
 
     def _called(self, trace: Trace, edit: Edit) -> dict[fx.Node, torch.Tensor]:
         with trace.mode, torch.no_grad():
@@ -119,7 +134,8 @@ class Scaling:
                     yield Edit(*pytree.tree_unflatten(larger, spec))
         fixed = [operand for operand in node.all_input_nodes if self._is_fixed(trace, operand)]
         for chosen in [[operand] for operand in fixed] + ([fixed] if len(fixed) > 1 else []):
-            yield Edit(node.args, node.kwargs, {o: self._repeat(trace, o) for o in chosen})
+            calls = {operand: self._repeat(trace, node, operand) for operand in chosen}
+            yield Edit(node.args, node.kwargs, calls)
 
     def _is_fixed(self, trace: Trace, operand: fx.Node) -> bool:
         """Whether the operand has a batch of its own that did not grow."""
@@ -128,9 +144,9 @@ class Scaling:
             return False
         return value.dim() > 0 and 0 < value.shape[0] == base.shape[0]
 
-    def _repeat(self, trace: Trace, operand: fx.Node) -> tuple[str, tuple[Any, ...]]:
+    def _repeat(self, trace: Trace, node: fx.Node, operand: fx.Node) -> tuple[str, tuple[Any, ...]]:
         value = trace.values[operand]
-        if value.shape[0] == 1:
+        if value.shape[0] == 1 and not self.base.writes.get(node):
             return "expand", (self.factor, *[-1] * (value.dim() - 1))
         return "repeat", (self.factor, *[1] * (value.dim() - 1))
 
