@@ -130,7 +130,7 @@ else, and the same command goes on from there.
     "--workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Processes that compile. Default: one a core, less two beside a GPU.",
+    help="Processes that compile. Default: one a core, less three beside a GPU.",
 )
 @click.option(
     "--ray",

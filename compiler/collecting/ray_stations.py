@@ -22,6 +22,7 @@ import msgspec
 
 import fusewise
 from fusewise.compiler.collecting.remote import Exchange, StationActor
+from fusewise.compiler.collecting.station import SPARE_CORES
 from fusewise.compiler.collecting.work import Batch, Item, Settings, Usage
 from fusewise.costmodel.model_file import SUFFIX
 from fusewise.costmodel.registry import find_model, list_models
@@ -418,8 +419,8 @@ def _places(ray: Any, address: str, settings: Settings, actors: int | None) -> l
         cpus = node["Resources"].get("CPU", 0.0)
         gpus = int(node["Resources"].get("GPU", 0))
         if settings.device == "cuda":
-            # The cores of a node are shared out; timing and telling take one or two of them.
-            workers = settings.workers or max(1, int(cpus) // max(gpus, 1) - 2)
+            # A station knows nothing of those beside it: the cores of a node are shared out here.
+            workers = settings.workers or max(1, int(cpus) // max(gpus, 1) - SPARE_CORES)
             place = Place(node["NodeID"], node["NodeManagerAddress"], min(cpus, 1.0), 1, workers)
             found += [place] * gpus
         elif cpus:

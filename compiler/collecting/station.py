@@ -36,10 +36,12 @@ _QUEUE_EACH = 2
 #: Items that wait for a worker, for each worker.
 _ITEMS_EACH = 2
 _TICK_S = 0.2
-#: Seconds for the timing thread to end once its process is killed.
+#: Seconds for the threads that time to end once their processes are killed.
 _JOIN_S = 3.0
 #: Most of the time of one that times goes into loading programs, which needs no device.
-_GPU_TIMERS, _SPARE_CORES = 5, 3
+_GPU_TIMERS = 5
+#: Cores beside a GPU that are left to the processes that launch, and to this one.
+SPARE_CORES = 3
 
 
 class Station:
@@ -131,8 +133,9 @@ class Station:
         for line in self._lines:
             line.timer.stop()
         self._pool.close()
+        deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:
-            thread.join(_JOIN_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     # What workers have to say, in their threads.
 
@@ -221,9 +224,8 @@ def _timed(timer: Timer, graph: PreparedGraph) -> Batch:
 def _complete(settings: Settings) -> Settings:
     """The settings with what was left to the machine filled in."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # Cores beside a GPU: for the processes that launch, and for this one.
     gpu = settings.device.startswith("cuda")
-    spare = _SPARE_CORES if gpu else 0
+    spare = SPARE_CORES if gpu else 0
     return msgspec.structs.replace(
         settings,
         workers=settings.workers or max(1, (cores or 1) - spare),

@@ -63,7 +63,7 @@ class Timer:
             except MeasureError as error:
                 self._failed(graph, run, error, batch)
                 continue
-            self._kernel_rows(graph, run, calls, batch)
+            self._kernel_rows(run, calls, batch)
         if graph.contest:
             self._whole(graph, batch)
         return batch
@@ -103,9 +103,7 @@ class Timer:
             self._process.prepare(graph.job)
         return self._process
 
-    def _kernel_rows(
-        self, graph: PreparedGraph, run: KernelRun, calls: Sequence[CallTimes], batch: Batch
-    ) -> None:
+    def _kernel_rows(self, run: KernelRun, calls: Sequence[CallTimes], batch: Batch) -> None:
         for call, times in match(run.calls, calls):
             if not call.wanted:
                 continue
@@ -113,7 +111,10 @@ class Timer:
             if not times.samples:
                 batch.rows.append(
                     self._measurement(
-                        call.kind, call.signature, graph.key, reason=times.failure or "no samples"
+                        call.kind,
+                        call.signature,
+                        run.problem_key,
+                        reason=times.failure or "no samples",
                     )
                 )
                 continue

@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Processes that time, one at a time, while the others load and make ready; 0 for as many as
     #: the device has use for. On a CPU there is one.
     timers: int = 0
-    #: Processes that compile; 0 for as many as there are cores (less two beside a GPU).
+    #: Processes that compile; 0 for as many as there are cores (less three beside a GPU).
     workers: int = 0
     #: Seconds after which a worker that has said nothing is given up.
     patience_s: float = 240.0

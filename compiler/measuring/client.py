@@ -10,6 +10,7 @@ import atexit
 import os
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -23,6 +24,9 @@ from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, Progr
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
 from fusewise.compiler.measuring.quiet import pinned
 from fusewise.schedule.errors import MeasureError
+
+#: Seconds for which nothing is read or written in the middle of a message.
+_STUCK_S = 120
 
 
 class MeasuringProcess:
@@ -65,6 +69,9 @@ class MeasuringProcess:
             env={**os.environ, **found, **(environment or {})},
         )
         theirs.close()
+        # A process that hangs may do so with half a message read or written.
+        for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", _STUCK_S, 0))
         self._connection = Connection(ours.detach())
         self._pending = 0
 
@@ -135,6 +142,7 @@ class MeasuringProcess:
             try:
                 succeeded, answer, last, held_s = pickle.loads(self._connection.recv_bytes())
             except (EOFError, OSError) as error:
+                self.kill()
                 raise self._gone() from error
             self._pending -= 1
             self.held_s += held_s
