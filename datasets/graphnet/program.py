@@ -32,6 +32,8 @@ _BRACKETED = {
 }
 _OF_POSITIVE = {"sqrt", "rsqrt", "log", "log2", "sqrt_", "rsqrt_", "pow"}
 _KEEPS_SIGN = {"add", "iadd", "add_", "to", "float", "clamp", "unsqueeze", "view", "expand", "mean"}
+#: Operations that fail where a gradient would be needed.
+_NOT_FOR_TRAINING = {"_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
 _NO_GRADIENT = {"detach", "argmax", "argmin", "zeros_like", "ones_like", "full_like", "sign"}
 
 
@@ -68,6 +70,7 @@ class Program:
         outputs = self._outputs(start, stop)
         nodes = self._live(sorted(body), outputs)
         training = self.training and any(node in self._differentiable for node in outputs)
+        training = training and not any(name_of(node) in _NOT_FOR_TRAINING for node in nodes)
         inputs = self._inputs(nodes, training=training)
         if any(self._in_vmap(n) for node in nodes for n in (node, *node.all_input_nodes)):
             raise Unloadable("it holds a part of a vmap")

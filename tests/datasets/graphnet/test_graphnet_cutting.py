@@ -225,6 +225,22 @@ def test_a_training_piece_may_write_to_its_leaves() -> None:
     assert all(torch.equal(a.detach(), b) for a, b in zip(args, before, strict=True))
 
 
+def test_an_operation_without_a_derivative_makes_no_training_piece() -> None:
+    width, weight = "L_x_, L_x_, L_x_, 8, 2", "L_self_parameters_{}_"
+    names = [weight.format(name) for name in "wbop"]
+    fitted = _fit(
+        f"a = torch._native_multi_head_attention({width}, {', '.join(names)})\n"
+        "y = a[0]\nz = y + 1.0\nreturn (z,)",
+        {"L_x_": ([1, 3, 8], "float32")}
+        | dict(zip(names, (([n], "float32") for n in (1, 1, 1, 1)), strict=True))
+        | {names[0]: ([24, 8], "float32"), names[1]: ([24], "float32")}
+        | {names[2]: ([8, 8], "float32"), names[3]: ([8], "float32")},
+    )
+    program = Program(fitted, training=True)
+    assert not program.piece(0, len(program.nodes)).training
+    assert program.piece(2, 3).training
+
+
 def test_layouts_are_those_of_the_model() -> None:
     fitted = _fit(
         "t = x.transpose(0, 1)\nu = torch.exp(t)\ne = L_w_.expand(4, 3)\n"
