@@ -5,6 +5,7 @@ Two collections on one device would wait for each other's timings and time each 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ def claim(device: str) -> Iterator[None]:
     """Hold the device for a collection.
 
     Raises:
-        MeasureError: another process collects on it; names the process.
+        MeasureError: another process collects on it; names the process. Or the claim cannot be
+            made.
     """
     name = physical_name(torch.device(device))
     path = Path(tempfile.gettempdir()) / f"fusewise-collecting-{name}.lock"
@@ -32,15 +34,24 @@ def claim(device: str) -> Iterator[None]:
     try:
         lock.acquire()
     except filelock.Timeout as error:
-        holder = note.read_text() if note.is_file() else "unknown"
+        holder = note.read_text() if note.is_file() else "of which nothing is known"
         raise MeasureError(
             f"process {holder} is collecting on it",
             subject=f"device {name}",
             remedy="wait for it to end, or collect on another device",
         ) from error
+    except OSError as error:
+        raise MeasureError(
+            f"the file that says who collects on it cannot be opened: {error}",
+            subject=f"device {name}",
+            remedy=f"remove {path}, or have it removed by its owner",
+        ) from error
     try:
-        note.write_text(str(os.getpid()))
+        # Only ever read to be shown. Another user's, left behind, is not ours to overwrite.
+        with contextlib.suppress(OSError):
+            note.write_text(str(os.getpid()))
         yield
     finally:
-        note.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            note.unlink()
         lock.release()

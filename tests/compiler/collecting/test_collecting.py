@@ -1,159 +1,233 @@
-"""Collecting: rows of kernels whose features and launches are those of the graph they came from."""
+"""Collecting from small programs with real workers and real timings: what is in the store then."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+import psutil
 import pytest
 import torch
 
-from fusewise.compiler.collecting import Collector, match
-from fusewise.compiler.inductor.launches import Launch, generate_with_launches
-from fusewise.compiler.measuring.kernels import CallTimes, Effort
-from fusewise.costmodel.device import device_key, device_profile
+from fusewise.compiler.collecting.run import Tally, items, run
+from fusewise.compiler.collecting.station import Station
+from fusewise.compiler.collecting.work import Settings
+from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
-from fusewise.datasets.corpus import GraphSample
-from fusewise.datasets.rows import GraphRow, KernelRow, MeasurementRow, decode_problem
+from fusewise.datasets.corpus import CorpusSpec
+from fusewise.datasets.rows import (
+    GraphRow,
+    ItemRow,
+    KernelRow,
+    MeasurementRow,
+    ScheduleRow,
+    decode_problem,
+)
 from fusewise.datasets.store import Store
-from fusewise.schedule.plan import unfused
-from fusewise.schedule.problem import group_signature
-from fusewise.schedule.schedule import Schedule
+from fusewise.schedule.problem import Problem, group_signature
+from fusewise.schedule.schedule import problem_key
 
-QUICK = Effort(seconds=0.001, min_samples=5, max_samples=6)
-
-
-def sample(function: Callable[..., Any], *args: Any, training: bool = False) -> GraphSample:
-    return GraphSample("made/1", "made", function, args, training=training, licence="MIT")
+ROUNDS = 2
+#: With everything that a collection can vary, and little of it.
+SETTINGS = Settings(threads=1, plans=1, lowerings=2, schedules=6, workers=2)
 
 
-def test_launches_are_the_groups_of_the_plan(graph: Any) -> None:
-    problem = graph.surveyed.problem
-    for plan in (graph.surveyed.default, unfused([node.name for node in problem.nodes])):
-        with graph.context():
-            program, launches = generate_with_launches(graph.compile, Schedule(plan=plan))
-        kernels = [launch for launch in launches if launch.kind == "kernel"]
-        generated = {
-            frozenset(group)
-            for group in plan.groups
-            if problem.node_by_name[group[0]].kind in ("pointwise", "reduction", "scan", "sort")
-        }
-        assert {frozenset(launch.nodes) for launch in kernels} == generated
-        for launch in kernels:
-            assert launch.kernel in program.source
-        called = {launch.nodes[0] for launch in launches if launch.kind == "extern"}
-        assert called == {node.name for node in problem.nodes if node.kind == "extern"}
+@dataclass
+class Collected:
+    """A store and what is in it."""
+
+    store: Store
+    tally: Tally
+    specs: list[CorpusSpec]
+    problems: dict[str, Problem]
+    graphs: list[GraphRow]
+    kernels: list[KernelRow]
+    schedules: list[ScheduleRow]
+    measurements: list[MeasurementRow]
+    items: list[ItemRow]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it was collected on one."""
+        return self.items[0].device_key.startswith("cuda")
+
+    def of(self, subject: str) -> list[MeasurementRow]:
+        """Measurements of kernels, extern calls or schedules."""
+        return [row for row in self.measurements if row.subject == subject]
 
 
-@pytest.fixture(scope="module")
-def collected(
-    tmp_path_factory: pytest.TempPathFactory, profiled: Path
-) -> tuple[Store, list[GraphRow], list[KernelRow], list[MeasurementRow]]:
-    """A store into which a training step with a matrix product was collected, and its rows."""
-
-    def step(x: Any, w: Any) -> Any:
-        return torch.softmax(x @ w, -1).square().sum()
-
-    home = tmp_path_factory.mktemp("collected")
+def collect(
+    home: Path, profiled: Path, specs: list[CorpusSpec], settings: Settings, rounds: int = 1
+) -> tuple[Store, Tally]:
+    """A store in ``home`` with what came of all programs of ``specs``."""
     (home / "devices").symlink_to(profiled)
     store = Store.open(home / "store.duckdb")
-    collector = Collector(store, plans=1, effort=QUICK)
-    args = [torch.randn(40, 16, requires_grad=True), torch.randn(16, 24, requires_grad=True)]
-    done = collector.collect(sample(step, *args, training=True), "corpus")
+    station = Station(Settings(**{**_told(settings), "home": str(home)}), store.measured_signatures)
+    work = items(specs, seed=0, limit=None, rounds=rounds, done=())
+    tally = run([station], work, store)
     store.ingest()
-    assert done.failures == []
-    assert done.graphs == 2 and done.programs >= 4
-    tables: Any = [store.rows(name) for name in ("graphs", "kernels", "measurements")]
-    assert done.kernels == len(tables[1])
-    return (store, *tables)
+    return store, tally
 
 
-def test_graphs_say_where_they_came_from(collected: Any) -> None:
-    _, graphs, _, _ = collected
-    assert {row.kind for row in graphs} == {"forward", "backward"}
-    for row in graphs:
-        assert (row.family, row.source, row.licence) == ("made", "corpus:made/1", "MIT")
-        assert len(decode_problem(row.problem).nodes) == row.nodes > 0
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def collected(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    profiled: Path,
+    programs: Callable[[str], CorpusSpec],
+) -> Collected:
+    """Two rounds of a training step with a matrix product, an inference, and one that fails."""
+    specs = [programs(name) for name in ("training", "inference", "raising")]
+    home = tmp_path_factory.mktemp("collected")
+    settings = msgspec.structs.replace(SETTINGS, device=request.param)
+    store, tally = collect(home, profiled, specs, settings, ROUNDS)
+    tables: Any = {
+        name: store.rows(name)
+        for name in ("graphs", "kernels", "schedules", "measurements", "items")
+    }
+    problems = {row.key: decode_problem(row.problem) for row in tables["graphs"]}
+    return Collected(store, tally, specs, problems, **tables)
 
 
-def test_features_are_those_of_the_stored_problem(collected: Any, profiled: Path) -> None:
-    store, graphs, kernels, _ = collected
-    problems = {row.key: decode_problem(row.problem) for row in graphs}
-    profile = device_profile(torch.device("cpu"), store.path.parent)
-    assert {problems[row.graph_key].kind for row in kernels} == {"forward", "backward"}
-    for row in kernels:
-        problem = problems[row.graph_key]
+def test_tally_is_what_is_stored(collected: Collected) -> None:
+    tally = collected.tally
+    assert (tally.ended, tally.items, tally.dropped) == ("items", 3 * ROUNDS, [])
+    assert tally.graphs == 3 * ROUNDS
+    assert tally.kernels == sum(row.kernels for row in collected.items)
+    assert tally.kernels == len([row for row in collected.of("kernel") if row.status == "ok"])
+    assert tally.schedules == len([row for row in collected.of("schedule") if row.status == "ok"])
+    (usage,) = tally.usage
+    assert 0 < usage.timing < usage.elapsed <= tally.seconds + 1
+    assert 0 < usage.compiling < usage.elapsed * usage.workers and usage.lost == 0
+
+
+def test_graphs_are_forward_backward_and_inference(collected: Collected) -> None:
+    assert {row.kind for row in collected.graphs} == {"forward", "backward", "inference"}
+    for row in collected.graphs:
+        assert row.source.startswith("target:") and row.family.startswith("target/programs:")
+        assert len(collected.problems[row.key].nodes) == row.nodes > 0
+
+
+def test_features_are_those_of_the_stored_problem(collected: Collected) -> None:
+    device = torch.device("cuda" if collected.on_gpu else "cpu")
+    profile = device_profile(device, collected.store.path.parent)
+    kinds = set()
+    for row in collected.kernels:
+        problem = collected.problems[row.graph_key]
+        kinds.add(problem.kind)
+        assert set(row.nodes) <= problem.node_by_name.keys()
         assert row.signature == group_signature(problem, row.nodes)
         assert row.features_version == FEATURES_VERSION
         wanted = Featurizer(problem, profile).group(row.nodes)
         assert np.array_equal(np.array(row.features), wanted)
-        assert row.device_key == device_key(torch.device("cpu"))
-    assert len({row.signature for row in kernels}) == len(kernels)
+        assert row.device_key == profile.key
+    assert kinds == {"forward", "backward", "inference"}
+    assert len({row.signature for row in collected.kernels}) == len(collected.kernels)
     # Fused and unfused ones.
-    assert {len(row.nodes) > 1 for row in kernels} == {True, False}
+    assert {len(row.nodes) > 1 for row in collected.kernels} == {True, False}
 
 
-def test_every_kernel_and_extern_call_was_timed(collected: Any) -> None:
-    store, graphs, kernels, measurements = collected
-    timed = {row.subject_id for row in measurements if row.subject == "kernel"}
-    assert timed == {row.signature for row in kernels}
-    externs = {row.subject_id for row in measurements if row.subject == "extern"}
-    nodes = [node for row in graphs for node in decode_problem(row.problem).nodes]
-    assert externs == {node.signature for node in nodes if node.kind == "extern"} != set()
-    for row in measurements:
-        assert row.status == "ok" and row.median_us > 0 and row.rounds >= QUICK.min_samples
-    samples = store.kernel_samples()
-    assert sorted(samples.signature) == sorted(timed)
+def test_every_kernel_was_timed_in_each_round(collected: Collected) -> None:
+    counts = Counter(row.subject_id for row in collected.of("kernel"))
+    assert counts.keys() == {row.signature for row in collected.kernels}
+    assert set(counts.values()) == {ROUNDS}
+    for row in collected.of("kernel") + collected.of("extern"):
+        assert row.status == "ok" and row.median_us is not None and row.median_us > 0
+        assert row.rounds > 2 and row.spread is not None
+        assert row.interval is not None and row.interval[0] <= row.median_us <= row.interval[1]
+        assert row.clock["cache"] == "warm"
+        assert row.graph_key in collected.problems
+        assert row.threads == (0 if collected.on_gpu else SETTINGS.threads)
 
 
-def test_known_kernels_are_not_timed_again(collected: Any) -> None:
-    store, _, kernels, _ = collected
-
-    def step(x: Any, w: Any) -> Any:
-        return torch.softmax(x @ w, -1).square().sum()
-
-    args = [torch.randn(40, 16, requires_grad=True), torch.randn(16, 24, requires_grad=True)]
-    again = Collector(store, plans=0, effort=QUICK).collect(
-        sample(step, *args, training=True), "corpus"
-    )
-    assert (again.kernels, again.failures) == (0, []) and again.repeats > 0
-    store.ingest()
-    assert len(store.rows("kernels")) == len(kernels)
+def test_extern_calls_were_timed(collected: Collected) -> None:
+    nodes = [node for problem in collected.problems.values() for node in problem.nodes]
+    externs = {node.signature for node in nodes if node.kind == "extern"}
+    assert {row.subject_id for row in collected.of("extern")} == externs != set()
 
 
-def test_sample_that_raises_costs_only_itself(store: Path) -> None:
-    def broken(x: Any) -> Any:
-        raise LookupError("no such weights")
+def test_schedules_are_of_all_kinds_and_the_default_is_one(collected: Collected) -> None:
+    by_graph = defaultdict(list)
+    for row in collected.schedules:
+        by_graph[row.graph_key].append(row)
+    assert len(by_graph) == 3
+    timed = {row.subject_id for row in collected.of("schedule") if row.status == "ok"}
+    for rows in by_graph.values():
+        (default,) = [row for row in rows if row.origin == "default"]
+        assert default.id in timed
+        assert not default.schedule.lowering and not default.schedule.codegen
+        assert 1 < len(rows) <= SETTINGS.schedules
+    made = [row.schedule for row in collected.schedules]
+    # On a CPU there is nothing to choose after the lowering but the plan.
+    assert any(schedule.codegen for schedule in made) == collected.on_gpu
+    assert any(schedule.lowering for schedule in made)
+    for row in collected.of("schedule"):
+        if row.status == "ok":
+            assert row.interval is not None and row.error is not None and row.code_hash
+        else:
+            assert row.reason
 
-    def untrainable(x: Any) -> Any:
-        return (x > 0).sum()
 
-    with Store.open(store) as opened:
-        collector = Collector(opened, plans=0, effort=QUICK)
-        failed = collector.collect(sample(broken, torch.randn(4)), "corpus")
-        assert failed.failures == ["made/1: LookupError: no such weights"]
-        assert (failed.graphs, failed.kernels) == (0, 0)
-        (failure,) = collector.collect(
-            sample(untrainable, torch.randn(4), training=True), "corpus"
-        ).failures
-        assert "made/1: CorpusError" in failure
-        good = collector.collect(sample(lambda x: x.sin(), torch.randn(40)), "corpus")
-        assert (good.failures, good.graphs, good.kernels) == ([], 1, 1)
+def test_each_lowering_is_a_problem_of_its_own(collected: Collected) -> None:
+    lowerings = {
+        problem_key(row.graph_key, row.schedule.lowering)
+        for row in collected.schedules
+        if row.schedule.lowering
+    }
+    assert lowerings and lowerings <= collected.problems.keys()
+    bases = {row.graph_key for row in collected.schedules}
+    assert not lowerings & bases and bases <= collected.problems.keys()
+    # Their kernels were timed too.
+    assert lowerings & {row.graph_key for row in collected.kernels}
 
 
-def test_what_cannot_be_told_apart_is_left_out() -> None:
-    def launch(kernel: str, *nodes: str) -> Launch:
-        return Launch("kernel" if kernel else "extern", kernel, nodes)
+def test_program_that_raises_says_why(collected: Collected) -> None:
+    failed = [row for row in collected.items if row.status == "failed"]
+    assert {row.name for row in failed} == {collected.specs[2].path}
+    assert [row.round for row in failed] == list(range(ROUNDS))
+    assert all("LookupError: no such weights" in row.reason for row in failed)
+    assert len(collected.tally.failures) == ROUNDS
 
-    def call(kernel: str, us: float = 1.0) -> CallTimes:
-        return CallTimes(kernel, [us])
 
-    launches = [launch("k0", "a"), launch("", "mm"), launch("k1", "b"), launch("k2", "b")]
-    calls = [call("k0"), call(""), call("k1"), call("k2")]
-    # A group of two launches is no one kernel's time.
-    assert [pair[0].nodes for pair in match(launches, calls)] == [("a",), ("mm",)]
-    assert [pair[0].nodes for pair in match(launches, calls[:3])] == [("mm",)]
-    assert list(match(launches, [*calls[1:], call("")])) == []
+def test_nothing_is_left_to_do(collected: Collected) -> None:
+    (key,) = {row.device_key for row in collected.items}
+    done = collected.store.collected(key)
+    assert list(items(collected.specs, seed=0, limit=None, rounds=ROUNDS, done=done)) == []
+    assert not any("fusewise" in " ".join(_command(c)) for c in psutil.Process().children(True))
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_programs_that_end_hang_or_cannot_be_read(
+    tmp_path: Path, profiled: Path, programs: Callable[[str], CorpusSpec]
+) -> None:
+    sample = tmp_path / "GraphNet" / "samples" / "timm" / "broken"
+    sample.mkdir(parents=True)
+    (sample / "graph_net.json").write_text(json.dumps({}))
+    (sample / "model.py").write_text("class GraphModule(: no Python at all")
+    checkout = CorpusSpec(name="graphnet", path=str(tmp_path / "GraphNet"))
+    home = tmp_path / "home"
+    home.mkdir()
+    settings = Settings(threads=1, workers=2, patience_s=5)
+    specs = [programs("hanging"), programs("ending"), checkout]
+    store, tally = collect(home, profiled, specs, settings)
+    assert (tally.items, tally.graphs, tally.usage[0].lost) == (3, 0, 2)
+    rows: Any = store.rows("items")
+    reasons = {row.name.rpartition(":")[2]: row.reason for row in rows}
+    assert all(row.status == "failed" for row in rows) and len(rows) == 3
+    assert "said nothing for 5 s" in reasons["hanging"]
+    assert "the compile worker died (exit status 7)" in reasons["ending"]
+    (unreadable,) = [reason for name, reason in reasons.items() if name.startswith("timm/broken")]
+    assert "GraphNet sample 'timm/broken'" in unreadable

@@ -1,0 +1,163 @@
+"""Timing prepared graphs with measuring processes that follow a script."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fusewise.compiler.collecting import timing as timing_module
+from fusewise.compiler.collecting.timing import Timer, match
+from fusewise.compiler.collecting.work import Batch, Call, KernelRun, PreparedGraph
+from fusewise.compiler.measuring.job import ProgramJob
+from fusewise.compiler.measuring.kernels import CallTimes
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.datasets.rows import KernelRow, MeasurementRow
+
+PROFILE = DeviceProfile(
+    key="cpu-x-1t",
+    kind="cpu",
+    name="x",
+    threads=1,
+    copy_gbs=1,
+    gather_gbs=1,
+    flops_gfs=1,
+    transcendental_gops=1,
+    launch_us=1,
+    cache_bytes=1,
+    cores=1,
+)
+
+
+def call(kernel: str, *nodes: str, wanted: bool = True) -> Call:
+    features = (1.0,) if kernel and wanted else None
+    kind: Any = "kernel" if kernel else "extern"
+    return Call(kind, kernel, f"signature of {nodes[0]}", nodes, features, wanted)
+
+
+def times(kernel: str, *samples: float, failure: str = "") -> CallTimes:
+    return CallTimes(kernel, list(samples), failure=failure)
+
+
+def graph(acting: Any, *runs: str) -> PreparedGraph:
+    """A graph with programs of one kernel each, named as given."""
+    made = tuple(KernelRun(ProgramJob(n, n, {}, {}), "problem", (call(n, n),)) for n in runs)
+    job: Any = SimpleNamespace(graph_id="key")
+    return PreparedGraph(acting.item(), "sample", "key", job, (), made, ())
+
+
+def answer(value: Any, *, succeeded: bool = True, last: bool = False) -> tuple[str, bytes]:
+    return "send", pickle.dumps((succeeded, value, last, 0.25))
+
+
+@pytest.fixture
+def timer(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Timer]:
+    monkeypatch.setattr(timing_module, "_MEASURING", scripts.module)
+    made = Timer("cpu", PROFILE)
+    yield made
+    made.close()
+    assert scripts.running() == []
+
+
+def measurements(batch: Batch) -> dict[str, MeasurementRow]:
+    return {row.subject_id: row for row in batch.rows if isinstance(row, MeasurementRow)}
+
+
+def test_kernel_that_was_timed(timer: Timer, scripts: Any, acting: Any) -> None:
+    samples = [2.0, 2.1, 1.9, 2.0, 2.05, 1.95, 2.0, 2.0]
+    timed = answer([times("k", *samples)])
+    scripts.give([acting.RECEIVE, answer(None), acting.RECEIVE, timed, acting.FOREVER])
+    batch = timer.time(graph(acting, "k"))
+    (kernel,) = [row for row in batch.rows if isinstance(row, KernelRow)]
+    assert (kernel.signature, kernel.graph_key, kernel.nodes) == (
+        "signature of k",
+        "problem",
+        ("k",),
+    )
+    row = measurements(batch)["signature of k"]
+    assert (row.status, row.median_us, row.rounds, row.threads) == ("ok", 2.0, len(samples), 1)
+    assert row.interval is not None and row.interval[0] <= 2.0 <= row.interval[1]
+    assert (batch.kernels, batch.failures, batch.signatures) == (1, [], ["signature of k"])
+    assert timer.held_s == 0.5
+
+
+def test_kernel_that_could_not_be_timed(timer: Timer, scripts: Any, acting: Any) -> None:
+    timed = answer([times("k", failure="timing it: out of memory")])
+    scripts.give([acting.RECEIVE, answer(None), acting.RECEIVE, timed, acting.FOREVER])
+    batch = timer.time(graph(acting, "k"))
+    row = measurements(batch)["signature of k"]
+    assert (row.status, row.reason, row.graph_key) == (
+        "failed",
+        "timing it: out of memory",
+        "problem",
+    )
+    assert (batch.kernels, batch.signatures) == (0, ["signature of k"])
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [(("exit", 9), "died with exit status 9"), (("sleep", 600), "no answer within 1 s")],
+    ids=["dies", "hangs"],
+)
+def test_process_that_is_lost_costs_the_program_that_it_was_at(
+    timer: Timer,
+    scripts: Any,
+    acting: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: tuple[str, Any],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(timing_module, "_KERNELS_S", 0.7)
+    start = [acting.RECEIVE, answer(None), acting.RECEIVE]
+    scripts.give([*start, ending], [*start, answer([times("good", 1.0, 1.0)]), acting.FOREVER])
+    batch = timer.time(graph(acting, "bad", "good"))
+    rows = measurements(batch)
+    assert rows["signature of bad"].status == "failed"
+    assert reason in rows["signature of bad"].reason
+    assert rows["signature of good"].status == "ok"
+    assert reason in batch.failures[0] and batch.failures[0].startswith("sample: ")
+    # What was tried is not tried again by others.
+    assert batch.signatures == ["signature of bad", "signature of good"]
+    assert (timer.lost, scripts.started()) == (1, 2)
+
+
+def test_failure_of_a_program_keeps_the_process(timer: Timer, scripts: Any, acting: Any) -> None:
+    refusal = answer("RuntimeError: at k: bad index", succeeded=False)
+    good = answer([times("good", 1.0, 1.0)])
+    script = [acting.RECEIVE, answer(None), acting.RECEIVE, refusal, acting.RECEIVE, good]
+    scripts.give([*script, acting.FOREVER])
+    batch = timer.time(graph(acting, "bad", "good"))
+    assert "bad index" in measurements(batch)["signature of bad"].reason
+    assert batch.kernels == 1
+    assert (timer.lost, scripts.started()) == (0, 1)
+
+
+def test_stopping_does_not_wait_and_starts_no_other(
+    timer: Timer, scripts: Any, acting: Any
+) -> None:
+    scripts.give([acting.RECEIVE, acting.FOREVER])
+    found: list[Batch] = []
+    work = graph(acting, *(f"k{i}" for i in range(5)))
+    thread = threading.Thread(target=lambda: found.append(timer.time(work)))
+    thread.start()
+    acting.until(lambda: scripts.started() == 1)
+    begin = time.monotonic()
+    timer.stop()
+    thread.join(5)
+    assert found and time.monotonic() - begin < 2
+    assert (scripts.started(), scripts.running()) == (1, [])
+
+
+def test_what_cannot_be_told_apart_is_left_out() -> None:
+    calls = [call("k0", "a"), call("", "mm"), call("k1", "b")]
+    found = [times("k0", 1.0), times("", 1.0), times("k1", 1.0)]
+    assert [pair[0].nodes for pair in match(calls, found)] == [("a",), ("b",), ("mm",)]
+    # One kind in disorder does not spoil the other.
+    assert [pair[0].nodes for pair in match(calls, found[:2])] == [("mm",)]
+    assert [pair[0].nodes for pair in match(calls, [found[0], found[2]])] == [("a",), ("b",)]
+    assert list(match(calls, [found[2], times(""), found[0], times("")])) == []
