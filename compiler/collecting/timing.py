@@ -136,7 +136,7 @@ class Timer:
                     call.signature,
                     run.problem_key,
                     timing=summary(times.samples),
-                    clock={"clock": times.clock, "cache": "warm", "settled": times.settled},
+                    clock=_conditions(times),
                 )
             )
 
@@ -247,6 +247,17 @@ def _skipped(calls: Sequence[Call]) -> frozenset[tuple[str, int]]:
             skipped.add((call.kernel, seen[call.kernel]))
         seen[call.kernel] += 1
     return frozenset(skipped)
+
+
+def _conditions(times: CallTimes) -> dict[str, object]:
+    """How a kernel was timed, and what of it tuning had decided."""
+    told: dict[str, object] = {
+        "clock": times.clock,
+        "cache": "warm",
+        "settled": times.settled,
+        "disturbed": times.disturbed,
+    }
+    return told | ({"config": times.config} if times.config else {})
 
 
 def _interval(timing: Summary) -> tuple[float, float] | None:

@@ -292,10 +292,18 @@ class _Launcher:
             current = torch.cuda.current_stream().cuda_stream
             return launcher.run(*args, stream=current, **kwargs)
 
-        return self._timer.time(self._kernel, launch, _changed(args, kwargs, self._effects))
+        result = self._timer.time(self._kernel, launch, _changed(args, kwargs, self._effects))
+        self._timer.calls[-1].config = _config(launcher)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._launcher, name)
+
+
+def _config(launcher: Any) -> str:
+    """Block sizes and warps that tuning has left; "" where it has not left one set."""
+    left = getattr(launcher, "launchers", ())
+    return str(left[0].config) if len(left) == 1 else ""
 
 
 class _Namespace:

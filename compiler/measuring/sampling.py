@@ -36,6 +36,8 @@ class CallTimes:
     disturbed: bool = False
     #: Why there are no samples of a call that was to be timed; "" where there are.
     failure: str = ""
+    #: Block sizes and warps of a Triton kernel, as tuned.
+    config: str = ""
 
 
 @dataclass(frozen=True)
