@@ -25,8 +25,8 @@ from fusewise.costmodel.partials import (
     LARGEST,
     SMALLEST,
     SUMMED,
+    at_once,
     device_amounts,
-    lanes,
     node_extremes,
     node_sums,
 )
@@ -155,7 +155,7 @@ class Featurizer:
         self._shapes = [(node.numel, node.rnumel) for node in nodes]
         self._producers = self._dataflow(nodes)
         self._sums = np.array([node_sums(node) for node in nodes], dtype=np.float64)
-        extremes = [node_extremes(node, profile.kind) for node in nodes]
+        extremes = [node_extremes(node) for node in nodes]
         # Minima are kept negated, so that one reduction finds both.
         self._extremes = np.array(extremes, dtype=np.float64)
         self._device = list(device_amounts(profile).values())
@@ -362,6 +362,8 @@ class Featurizer:
         column[COLUMN["operations_each"]] = operations / np.maximum(iterations, 1.0)
         column[COLUMN["widths_mixed"]] = column[COLUMN["width_min"]] < column[COLUMN["width_max"]]
         rows[:, _SHARES_AT] /= np.maximum(touched, 1.0)[:, None]
-        column[COLUMN["parallel"]] /= lanes(self.profile)
+        column[COLUMN["parallel"]] = at_once(
+            column[COLUMN["parallel"]], column[COLUMN["rnumel"]], self.profile
+        )
         fill = (distinct + column[COLUMN["cached"]]) / max(self.profile.cache_bytes, 1)
         column[COLUMN["cache_fill"]] = fill

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.operations import (
     CLASSES,
     INDEX_REDUCTIONS,
@@ -37,9 +40,9 @@ SUMMED: Final = (
     "flops",
 )
 #: Columns that are a maximum over the nodes.
-LARGEST: Final = ("numel", "rnumel", "depth", "inner_stride", "width_max")
+LARGEST: Final = ("numel", "rnumel", "depth", "inner_stride", "width_max", "parallel")
 #: Columns that are a minimum over the nodes.
-SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min", "parallel")
+SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
 
 
 def node_sums(node: Node) -> list[float]:
@@ -72,21 +75,33 @@ def node_sums(node: Node) -> list[float]:
     ]
 
 
-def node_extremes(node: Node, kind: str) -> list[float]:
+def node_extremes(node: Node) -> list[float]:
     """The columns of ``LARGEST``, then those of ``SMALLEST`` negated, for one node."""
     loops = [*node.ranges[0], *node.ranges[1]]
     accesses = [a for a in (*node.reads, *node.writes) if a.kind != "opaque"]
     widths = [a.itemsize for a in accesses] or [_NO_WIDTH]
     stride = max((abs(a.stride) for a in accesses), default=0)
-    shared = min(node.rnumel, _BLOCK) if kind == "cuda" else 1
-    largest = [node.numel, node.rnumel, len(loops), stride, max(widths)]
-    smallest = [
-        node.numel * node.rnumel,
-        loops[-1] if loops else 1,
-        min(widths),
-        node.numel * shared,
-    ]
+    iterations = node.numel * node.rnumel
+    largest = [node.numel, node.rnumel, len(loops), stride, max(widths), iterations]
+    smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]
+
+
+def at_once(iterations: FloatArray, rnumel: FloatArray, profile: DeviceProfile) -> FloatArray:
+    """Iterations of groups that may run at the same time, on each of the device's lanes; [n].
+
+    A kernel loops over the largest of its nodes, and the others are done on the way: what comes
+    after a sum over a row is done where the row was summed. Rows run side by side, and on a CUDA
+    device so do the parts of one row that fit a block.
+
+    Args:
+        iterations: of the largest node of each group.
+        rnumel: of its reductions, 1 where it has none.
+        profile: the device.
+    """
+    rows = iterations / np.maximum(rnumel, 1.0)
+    shared = np.minimum(rnumel, _BLOCK) if profile.kind == "cuda" else 1.0
+    return rows * shared / lanes(profile)
 
 
 def lanes(profile: DeviceProfile) -> int:

@@ -32,6 +32,7 @@ from fusewise.datasets.rows import (
 from fusewise.datasets.samples import (
     KernelSamples,
     ScheduleSamples,
+    StoredProblems,
     kernel_samples,
     schedule_samples,
 )
@@ -317,6 +318,14 @@ class Store:
                 "SELECT corpus, name, round FROM items WHERE device_key = ?", [device_key]
             ).fetchall()
         return set(found)
+
+    def problems(self) -> StoredProblems:
+        """The problems of all graphs that were kept with one, each decoded when it is asked for."""
+        with self.reading() as connection:
+            found = connection.execute(
+                "SELECT key, problem FROM graphs WHERE problem IS NOT NULL"
+            ).fetchall()
+        return StoredProblems(dict(found))
 
     def graph_keys(self) -> set[str]:
         """Keys of all graphs."""

@@ -20,7 +20,7 @@ from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.rows import DeviceRow, ModelRow
-from fusewise.datasets.samples import KernelSamples, ScheduleSamples
+from fusewise.datasets.samples import KernelSamples, Problems, ScheduleSamples
 from fusewise.datasets.store import Store, default_store_path
 from fusewise.schedule.errors import ModelError
 from fusewise.training.split import Holdout, hold_out, published_holdout, take
@@ -109,19 +109,14 @@ class StoreSource:
         return sorted({str(key) for key in self.store.kernel_samples().device_key})
 
     def kernels(self, profile: DeviceProfile) -> KernelSamples:
-        """See :class:`Source`."""
+        """See :class:`Source`. Features of another version are computed anew."""
         samples = self.store.kernel_samples(
             features_version=FEATURES_VERSION, device_key=profile.key
         )
         if not len(samples):
-            others = self.store.kernel_samples(device_key=profile.key)
-            if len(others):
-                raise ModelError(
-                    f"its kernels on {profile.key} have features of version "
-                    f"{others.features_version}, this is version {FEATURES_VERSION}",
-                    subject=self.subject,
-                    remedy="collect them again, or compute their features anew",
-                )
+            samples = self.store.kernel_samples(device_key=profile.key)
+            if len(samples):
+                samples = _with_features(samples, profile, self.store.problems())
         return _usable(samples, profile, self)
 
     def hold_out(self, samples: KernelSamples, *, seed: int, families: Collection[str]) -> Holdout:
@@ -175,7 +170,7 @@ class DatasetSource:
         """See :class:`Source`. Features of another version are computed anew."""
         samples = self.dataset.kernels(device_key=profile.key)
         if len(samples) and samples.features_version != FEATURES_VERSION:
-            samples = self._with_features(samples, profile)
+            samples = _with_features(samples, profile, self.dataset.problems)
         return _usable(samples, profile, self)
 
     def hold_out(self, samples: KernelSamples, *, seed: int, families: Collection[str]) -> Holdout:
@@ -203,18 +198,6 @@ class DatasetSource:
     def record(self, row: ModelRow) -> None:
         """Nothing: the file is all there is."""
 
-    def _with_features(self, samples: KernelSamples, profile: DeviceProfile) -> KernelSamples:
-        """The samples whose problem was kept, with features of this version."""
-        by_graph: dict[str, list[int]] = defaultdict(list)
-        for row, key in enumerate(samples.graph_key):
-            if key in self.dataset.problems:
-                by_graph[key].append(row)
-        features = np.full((len(samples), len(FEATURES)), np.nan)
-        for key, rows in by_graph.items():
-            featurizer = Featurizer(self.dataset.problem(key), profile)
-            features[rows] = featurizer.batch([samples.nodes[row] for row in rows])
-        return dataclasses.replace(samples, features=features, features_version=FEATURES_VERSION)
-
 
 def source_of(data: Store | Dataset, home: Path | None = None) -> Source:
     """``data`` as a source; ``home`` is where models of a dataset go, by default your own folder.
@@ -225,6 +208,21 @@ def source_of(data: Store | Dataset, home: Path | None = None) -> Source:
     if isinstance(data, Store):
         return StoreSource(data)
     return DatasetSource(data, home or default_store_path().parent)
+
+
+def _with_features(
+    samples: KernelSamples, profile: DeviceProfile, problems: Problems
+) -> KernelSamples:
+    """The samples with features of this version; nan where the problem was not kept."""
+    by_graph: dict[str, list[int]] = defaultdict(list)
+    for row, key in enumerate(samples.graph_key):
+        by_graph[key].append(row)
+    features = np.full((len(samples), len(FEATURES)), np.nan)
+    for key, rows in by_graph.items():
+        if key in problems:
+            featurizer = Featurizer(problems[key], profile)
+            features[rows] = featurizer.batch([samples.nodes[row] for row in rows])
+    return dataclasses.replace(samples, features=features, features_version=FEATURES_VERSION)
 
 
 def _usable(samples: KernelSamples, profile: DeviceProfile, source: Source) -> KernelSamples:

@@ -302,7 +302,7 @@ class _Launcher:
 
 def _config(launcher: Any) -> str:
     """Block sizes and warps that tuning has left; "" where it has not left one set."""
-    left = getattr(launcher, "launchers", ())
+    left: Sequence[Any] = getattr(launcher, "launchers", ())
     return str(left[0].config) if len(left) == 1 else ""
 
 
