@@ -56,7 +56,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature(
         "random_bytes",
         "log2 bytes",
-        "bytes of gathers and atomic updates; for rows, one element a line",
+        "bytes of gathers and atomic updates beyond the cache; for rows, one element a line",
     ),
     Feature("cached", "log2 bytes", "bytes read of what the group wrote or read at another index"),
     Feature("reread", "log2 bytes", "bytes that a later pass reads again"),

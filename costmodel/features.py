@@ -108,6 +108,12 @@ _WIDTH_AT: Final = {1: _AT["narrow"], 2: _AT["half"], 8: _AT["wide"], 16: _AT["w
 _NOT_SUMMED: Final = len(_MET)
 
 
+#: A buffer of this part of the last-level cache stays there while it is looked up.
+_NEAR: Final = 4
+#: Four-byte elements in the 32 bytes that a cache moves at the least.
+_SECTOR_ELEMENTS: Final = 8
+
+
 def _columns(names: Iterable[str]) -> list[int]:
     return [COLUMN[name] for name in names]
 
@@ -137,6 +143,20 @@ class _Touch(NamedTuple):
     users: int  # a write: bitset of the nodes that read it
 
 
+def _moving(node: Node, problem: Problem) -> list[Access]:
+    """The reads of a node that move data.
+
+    One that overwrites a buffer has to wait for it, and that stands there as a read of all of it.
+    """
+    written = [problem.buffer_by_name.get(access.buffer) for access in node.writes]
+    overwritten = {alias for buffer in written if buffer is not None for alias in buffer.aliases}
+    return [a for a in node.reads if a.kind != "opaque" or a.buffer not in overwritten]
+
+
+def _size(access: Access, buffer: Buffer | None) -> int:
+    return buffer.bytes if buffer is not None and buffer.bytes > 0 else access.bytes
+
+
 class Featurizer:
     """Features of groups of one problem's nodes on one device."""
 
@@ -150,7 +170,7 @@ class Featurizer:
         self._rank = {node.name: i for i, node in enumerate(nodes)}
         self._slots: dict[tuple[str, str], int] = {}
         self._buffer_ids: dict[str, int] = {}
-        self._reads = [[self._touch(a, _READ_AT) for a in node.reads] for node in nodes]
+        self._reads = [[self._touch(a, _READ_AT) for a in _moving(node, problem)] for node in nodes]
         self._writes = [[self._touch(a, _WRITE_AT) for a in node.writes] for node in nodes]
         self._shapes = [(node.numel, node.rnumel) for node in nodes]
         self._producers = self._dataflow(nodes)
@@ -211,7 +231,12 @@ class Featurizer:
             line = access.bytes * min(max(abs(access.stride), 1), per_line)
         elif access.kind in ("gather", "atomic"):
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
-            random = touched // per_line if access.stride == 1 else touched
+            rows = access.stride == 1
+            if 0 < _size(access, buffer) <= self.profile.cache_bytes // _NEAR:
+                # What fits the cache is never far, but comes in sectors.
+                line = touched if rows else touched * min(_SECTOR_ELEMENTS, per_line)
+            else:
+                random = touched // per_line if rows else touched
         outside, users = self._needed_by(buffer)
         return _Touch(
             slot=self._slots.setdefault((access.buffer, access.index), len(self._slots)),
