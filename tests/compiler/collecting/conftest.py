@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from fusewise.compiler.collecting.work import Finished, Item, PreparedGraph, Ready
 from fusewise.datasets.corpus import CorpusSpec
@@ -128,6 +129,14 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def threads() -> Iterator[None]:
+    """A station sets torch's threads for this process: put them back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -69,7 +69,8 @@ def collect(
     """A store in ``home`` with what came of all programs of ``specs``."""
     (home / "devices").symlink_to(profiled)
     store = Store.open(home / "store.duckdb")
-    station = Station(Settings(**{**_told(settings), "home": str(home)}), store.measured_signatures)
+    settings = msgspec.structs.replace(settings, home=str(home))
+    station = Station(settings, store.measured_signatures)
     work = items(specs, seed=0, limit=None, rounds=rounds, done=())
     tally = run([station], work, store)
     store.ingest()
