@@ -47,6 +47,8 @@ _BUILD_S = 180.0
 #: Code for one plan of a larger graph takes longer, and most of its kernels are those of another:
 #: it gets fewer plans.
 _FULL_NODES = 40
+_HALF = ("torch.bfloat16", "torch.float16")
+_SLOW_HALF = 60.0
 #: Whole schedules under codegen choices of each graph, which share the kernels' problem.
 _CODEGEN_SCHEDULES = 2
 
@@ -162,6 +164,10 @@ class _GraphWork:
         taken: set[str] = set()
         first = self._lower((), taken, unfused_too=True, random_plans=self._settings.plans)
         if first is None or len(first.problem.nodes) > self._settings.most_nodes:
+            return None
+        seconds = _seconds(first.problem, self._profile)
+        if seconds > self._settings.most_run_s:
+            self._failures.append(f"a run of it takes some {seconds:.1f} s, which is too long")
             return None
         self._share = min(1.0, _FULL_NODES / len(first.problem.nodes))
         first = dataclasses.replace(first, plans=first.plans[: 2 + self._few(self._settings.plans)])
@@ -330,6 +336,23 @@ class _GraphWork:
         except (FusewiseError, RuntimeError, AssertionError) as error:
             self._failures.append(first_line(error))
             return None
+
+
+def _seconds(problem: Problem, profile: DeviceProfile) -> float:
+    """What a run of a graph takes at the least, roughly.
+
+    CPUs without matrix units for half precision convert it piece by piece, at a small part of
+    their rate.
+    """
+    seconds = 0.0
+    for node in problem.nodes:
+        accesses = (*node.reads, *node.writes)
+        seconds += sum(access.bytes for access in accesses) / (profile.copy_gbs * 1e9)
+        buffers = [problem.buffer_by_name.get(access.buffer) for access in accesses]
+        half = any(b is not None and b.dtype in _HALF for b in buffers)
+        slow = _SLOW_HALF if half and profile.kind == "cpu" else 1.0
+        seconds += slow * node.flops / (profile.flops_gfs * 1e9)
+    return seconds
 
 
 def _shape(low: _Lowered) -> tuple[tuple[str, ...], Plan]:

@@ -48,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 240.0
     #: Larger graphs are left out: their kernels are those of smaller ones.
     most_nodes: int = 200
+    #: Graphs of which one run takes longer are left out: their kernels' time is spent on others.
+    most_run_s: float = 0.1
 
 
 @dataclass(frozen=True)
