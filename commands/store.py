@@ -84,3 +84,18 @@ def merge(*, other: Path, store_path: Path | None, as_json: bool) -> None:
         return
     for name, rows in merged.items():
         click.echo(f"{name}: {rows} rows")
+
+
+@store.command(epilog="Example: fusewise store features")
+@store_option
+@json_option
+def features(*, store_path: Path | None, as_json: bool) -> None:
+    """Compute the features of its kernels anew, where another fusewise wrote them."""
+    from fusewise.training.refeature import refeature
+
+    with existing_store(store_path) as opened:
+        changed = refeature(opened)
+    if as_json:
+        print_json({"store": str(opened.path), "kernels": changed})
+        return
+    click.echo(f"{changed} kernels have new features")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ _BUILD_S = 180.0
 #: Code for one plan of a larger graph takes longer, and most of its kernels are those of another:
 #: it gets fewer plans.
 _FULL_NODES = 40
+#: Shares of a graph's time after which no further lowering is looked at, no further plan is
+#: generated for its kernels, and none for whole schedules.
+_LOWERING_SHARE, _KERNELS_SHARE, _GENERATING_SHARE = 0.2, 0.35, 0.5
 _HALF = ("torch.bfloat16", "torch.float16")
 _SLOW_HALF = 60.0
 #: Whole schedules under codegen choices of each graph, which share the kernels' problem.
@@ -157,7 +161,12 @@ class _GraphWork:
         #: Of the plans and schedules that are asked for, how many a graph of this size gets.
         self._share = 1.0
         self._whole = generator.random() < preparer.settings.schedule_share
+        self._started = time.monotonic()
         self.schedule_rows: list[ScheduleRow] = []
+
+    def _spent(self, share: float) -> bool:
+        """Whether so much of a graph's time is gone: the rest of its plans is left to others."""
+        return time.monotonic() - self._started > share * self._settings.graph_s
 
     def lowered(self) -> list[_Lowered] | None:
         """The graph under Inductor's own lowering and some others; None where it is too large."""
@@ -180,7 +189,7 @@ class _GraphWork:
         ]
         self._generator.shuffle(others)
         for choices in others:
-            if len(found) > self._few(self._settings.lowerings):
+            if len(found) > self._few(self._settings.lowerings) or self._spent(_LOWERING_SHARE):
                 break
             other = self._lower(choices, taken, unfused_too=False, random_plans=1)
             if other is not None and _shape(other) not in shapes:
@@ -234,6 +243,8 @@ class _GraphWork:
         for low in lowered:
             featurizer = Featurizer(low.problem, self._profile)
             for plan in low.plans:
+                if runs and self._spent(_KERNELS_SHARE):
+                    return runs
                 fresh = {
                     s
                     for s in _signatures(low.problem, plan)
@@ -276,7 +287,7 @@ class _GraphWork:
         ready = {run.program.id: run.program for run in runs if self._profile.kind == "cuda"}
         jobs: dict[str, ProgramJob] = {}
         for origin, schedule in candidates:
-            if len(jobs) == most:
+            if len(jobs) == most or (jobs and self._spent(_GENERATING_SHARE)):
                 break
             job = ready.get(schedule.id)
             if job is None:
@@ -317,7 +328,9 @@ class _GraphWork:
             )
         ready: dict[int, ProgramJob] = {}
         for number, job in jobs.items():
-            if self._profile.kind == "cuda" and self._attempt(_precompiled, job) is None:
+            if self._profile.kind == "cuda" and (
+                self._spent(1.0) or self._attempt(_precompiled, job) is None
+            ):
                 continue
             ready[number] = dataclasses.replace(job, library=library)
         return (
@@ -326,7 +339,10 @@ class _GraphWork:
                 for run in runs
                 if id(run.program) in ready
             ],
-            [ready[id(job)] for job in contest if id(job) in ready],
+            # Without Inductor's own there is nothing to compare with.
+            [ready[id(job)] for job in contest if id(job) in ready]
+            if contest and id(contest[0]) in ready
+            else [],
         )
 
     def _attempt(self, make: Callable[..., _T], *arguments: Any) -> _T | None:

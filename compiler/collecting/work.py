@@ -48,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 240.0
     #: Larger graphs are left out: their kernels are those of smaller ones.
     most_nodes: int = 200
+    #: Seconds of a worker for one graph: when they are gone, what is ready of it is timed.
+    graph_s: float = 80.0
     #: Graphs of which one run takes longer are left out: their kernels' time is spent on others.
     most_run_s: float = 0.1
 
