@@ -17,8 +17,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fusewise.compiler.collecting.child import Child, Guard
-from fusewise.compiler.collecting.prepare import first_line
-from fusewise.compiler.collecting.work import Finished, Item, PreparedGraph, Ready, Settings
+from fusewise.compiler.collecting.work import (
+    Finished,
+    Item,
+    PreparedGraph,
+    Ready,
+    Settings,
+    first_line,
+)
 from fusewise.schedule.errors import FusewiseError, MeasureError
 
 log = logging.getLogger(__name__)

@@ -1,431 +1,81 @@
-"""From a captured graph to programs that are compiled and only wait to be timed.
+"""From a captured graph to programs that are compiled and only wait to be timed, and their rows.
 
-Runs in a worker. Nothing here is timed or run on the device.
+Runs in a worker.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import random
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
 
 import torch
 
 from fusewise.compiler.collecting.capture import CapturedGraph
-from fusewise.compiler.collecting.plans import covering_plans, signatures
-from fusewise.compiler.collecting.work import Call, Item, KernelRun, PreparedGraph, Settings
+from fusewise.compiler.collecting.programs import Context, GraphPrograms
+from fusewise.compiler.collecting.work import Item, PreparedGraph
 from fusewise.compiler.contest import graph_job
-from fusewise.compiler.inductor.choices import schedule_of, stage_of, variants
-from fusewise.compiler.inductor.cpp_batch import build_library
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, Program
-from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.graph_key import graph_key
-from fusewise.compiler.inductor.launches import Launch, generate_with_launches
-from fusewise.compiler.inductor.legality import InductorLegality
-from fusewise.compiler.inductor.program import precompile
-from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.memory import device_row
 from fusewise.compiler.session import device_of
-from fusewise.compiler.survey import Predictor
-from fusewise.costmodel.device import DeviceProfile, device_key
-from fusewise.costmodel.features import Featurizer
+from fusewise.costmodel.device import device_key
 from fusewise.datasets.corpus import GraphSample
-from fusewise.datasets.rows import GraphRow, Row, ScheduleRow, encode_problem
-from fusewise.schedule.errors import FusewiseError
-from fusewise.schedule.plan import Plan, unfused
-from fusewise.schedule.problem import Problem, group_signature
-from fusewise.schedule.schedule import Choice, Schedule, problem_key
-
-_T = TypeVar("_T")
-
-#: Seconds for the C++ compiler on the kernels of one graph.
-_BUILD_S = 180.0
-#: Code for one plan of a larger graph takes longer, and most of its kernels are those of another:
-#: it gets fewer plans.
-_FULL_NODES = 40
-#: Shares of a graph's time after which no further lowering is looked at, no further plan is
-#: generated for its kernels, and none for whole schedules.
-_LOWERING_SHARE, _KERNELS_SHARE, _GENERATING_SHARE = 0.2, 0.35, 0.5
-_HALF = ("torch.bfloat16", "torch.float16")
-_SLOW_HALF = 60.0
-#: Whole schedules under codegen choices of each graph, which share the kernels' problem.
-_CODEGEN_SCHEDULES = 2
+from fusewise.datasets.rows import GraphRow, Row, encode_problem
+from fusewise.schedule.problem import Problem
+from fusewise.schedule.schedule import problem_key
 
 
-class Known(Protocol):
-    """What has been timed already."""
+def prepare(
+    context: Context,
+    captured: CapturedGraph,
+    sample: GraphSample,
+    item: Item,
+    forward_key: str | None,
+    failures: list[str],
+) -> PreparedGraph | None:
+    """Lower, vary and compile one graph; None where nothing new is in it.
 
-    def is_wanted(self, signature: str) -> bool:
-        """Whether a kernel or extern call is to be timed."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Lowered:
-    """The problem under some choices, and the plans of it that are taken."""
-
-    choices: tuple[Choice, ...]
-    problem: Problem
-    default: Plan
-    plans: list[Plan]
-
-
-@dataclass
-class Preparer:
-    """Prepares the graphs of samples on one device."""
-
-    settings: Settings
-    profile: DeviceProfile
-    known: Known
-    predictor: Predictor | None = None
-
-    def prepare(
-        self,
-        captured: CapturedGraph,
-        sample: GraphSample,
-        item: Item,
-        forward_key: str | None,
-        failures: list[str],
-    ) -> PreparedGraph | None:
-        """Lower, vary and compile one graph; None where nothing new is in it.
-
-        Args:
-            captured: the graph.
-            sample: the program that it is of.
-            item: the item that the program is of.
-            forward_key: key of the forward graph that a backward one belongs to.
-            failures: takes what was given up, a line each.
-        """
-        graph = captured.graph
-        device = device_of(graph.gm, graph.example_inputs)
-        parts = graph_key(
-            graph.gm, graph.example_inputs, graph.kwargs, device_key(device), "collected"
-        )
-        # The same in every round, which is there to time the same again.
-        generator = random.Random(f"{self.settings.seed} {parts.key}")
-        work = _GraphWork(self, graph, parts.key, generator, failures)
-        lowered = work.lowered()
-        if lowered is None:
-            return None
-        runs = work.kernel_runs(lowered)
-        contest = work.contest(lowered, runs)
-        if not runs and not contest:
-            return None
-        problems = {problem_key(parts.key, low.choices): low.problem for low in lowered}
-        rows: list[Row] = [device_row(self.profile)]
-        rows += [_graph_row(p, parts.parts, sample, item) for p in problems.values()]
-        rows += work.schedule_rows
-        runs, contest = work.compiled(runs, contest)
-        return PreparedGraph(
-            item=item,
-            sample=sample.name,
+    Args:
+        context: settings, device and what has been timed already.
+        captured: the graph.
+        sample: the program that it is of.
+        item: the item that the program is of.
+        forward_key: key of the forward graph that a backward one belongs to.
+        failures: takes what was given up, a line each.
+    """
+    graph = captured.graph
+    device = device_of(graph.gm, graph.example_inputs)
+    parts = graph_key(graph.gm, graph.example_inputs, graph.kwargs, device_key(device), "collected")
+    # The same in every round, which is there to time the same again.
+    generator = random.Random(f"{context.settings.seed} {parts.key}")
+    work = GraphPrograms(context, graph, parts.key, generator, failures)
+    lowered = work.lowered()
+    if lowered is None:
+        return None
+    runs = work.kernel_runs(lowered)
+    contest = work.contest(lowered, runs)
+    if not runs and not contest:
+        return None
+    problems = {problem_key(parts.key, low.choices): low.problem for low in lowered}
+    rows: list[Row] = [device_row(context.profile)]
+    rows += [_graph_row(p, parts.parts, sample, item) for p in problems.values()]
+    rows += work.schedule_rows
+    runs, contest = work.compiled(runs, contest)
+    return PreparedGraph(
+        item=item,
+        sample=sample.name,
+        key=parts.key,
+        job=graph_job(
+            graph,
             key=parts.key,
-            job=graph_job(
-                graph,
-                key=parts.key,
-                device=str(device),
-                observed=captured.observed,
-                forward_key=forward_key,
-                with_reference=False,
-            ),
-            rows=tuple(rows),
-            runs=tuple(runs),
-            contest=tuple(contest),
-        )
-
-
-class _GraphWork:
-    """The work on one graph."""
-
-    def __init__(
-        self,
-        preparer: Preparer,
-        graph: GraphCompile,
-        key: str,
-        generator: random.Random,
-        failures: list[str],
-    ) -> None:
-        self._settings = preparer.settings
-        self._profile = preparer.profile
-        self._known = preparer.known
-        self._predictor = preparer.predictor
-        self._graph = graph
-        self._key = key
-        self._generator = generator
-        self._failures = failures
-        #: Of the plans and schedules that are asked for, how many a graph of this size gets.
-        self._share = 1.0
-        self._whole = generator.random() < preparer.settings.schedule_share
-        self._started = time.monotonic()
-        self.schedule_rows: list[ScheduleRow] = []
-
-    def _spent(self, share: float) -> bool:
-        """Whether so much of a graph's time is gone: the rest of its plans is left to others."""
-        return time.monotonic() - self._started > share * self._settings.graph_s
-
-    def lowered(self) -> list[_Lowered] | None:
-        """The graph under Inductor's own lowering and some others; None where it is too large."""
-        taken: set[str] = set()
-        first = self._lower((), taken, unfused_too=True, random_plans=self._settings.plans)
-        if first is None or len(first.problem.nodes) > self._settings.most_nodes:
-            return None
-        seconds = _seconds(first.problem, self._profile)
-        if seconds > self._settings.most_run_s:
-            self._failures.append(f"a run of it takes some {seconds:.1f} s, which is too long")
-            return None
-        self._share = min(1.0, _FULL_NODES / len(first.problem.nodes))
-        first = dataclasses.replace(first, plans=first.plans[: 2 + self._few(self._settings.plans)])
-        found = [first]
-        shapes = {_shape(first)}
-        others = [
-            choices
-            for choices in variants(self._profile.kind)
-            if all(stage_of(choice) == "lowering" for choice in choices)
-        ]
-        self._generator.shuffle(others)
-        for choices in others:
-            if len(found) > self._few(self._settings.lowerings) or self._spent(_LOWERING_SHARE):
-                break
-            other = self._lower(choices, taken, unfused_too=False, random_plans=1)
-            if other is not None and _shape(other) not in shapes:
-                shapes.add(_shape(other))
-                found.append(other)
-        return found
-
-    def _few(self, wanted: int) -> int:
-        return math.ceil(wanted * self._share)
-
-    def _lower(
-        self, choices: tuple[Choice, ...], taken: set[str], *, unfused_too: bool, random_plans: int
-    ) -> _Lowered | None:
-        found: list[_Lowered] = []
-
-        def visit(live: LiveGraph) -> None:
-            legality = InductorLegality(live)
-            problem = extract_problem(
-                live.scheduler,
-                live.nodes,
-                # Another lowering has other nodes under the same names: a problem of its own.
-                key=problem_key(self._key, choices),
-                kind=self._graph.kind,
-                possible_fusions=legality.possible_fusions(),
-            )
-            plans = [live.default_plan]
-            if unfused_too:
-                plans.append(unfused([node.name for node in problem.nodes]))
-            for plan in plans:
-                taken.update(signatures(problem, plan))
-            plans += covering_plans(
-                problem,
-                legality,
-                self._generator,
-                random_plans,
-                known={s for s in taken if not self._known.is_wanted(s)} | taken,
-                predictor=self._predictor,
-            )
-            for plan in plans:
-                taken.update(signatures(problem, plan))
-            distinct = list({plan.groups: plan for plan in plans}.values())
-            found.append(_Lowered(choices, problem, live.default_plan, distinct))
-
-        self._attempt(self._graph.survey, choices, visit)
-        return found[0] if found else None
-
-    def kernel_runs(self, lowered: Sequence[_Lowered]) -> list[KernelRun]:
-        """Programs of the plans that have kernels whose time is wanted."""
-        runs = []
-        taken: set[str] = set()
-        for low in lowered:
-            featurizer = Featurizer(low.problem, self._profile)
-            for plan in low.plans:
-                if runs and self._spent(_KERNELS_SHARE):
-                    return runs
-                fresh = {
-                    s
-                    for s in _signatures(low.problem, plan)
-                    if s not in taken and self._known.is_wanted(s)
-                }
-                if not fresh:
-                    continue
-                schedule = schedule_of(low.choices, plan)
-                made = self._attempt(generate_with_launches, self._graph, schedule)
-                if made is None:
-                    continue
-                program, launches = made
-                calls = _calls(low.problem, launches, featurizer, fresh)
-                taken |= {call.signature for call in calls if call.wanted}
-                if any(call.wanted for call in calls):
-                    runs.append(KernelRun(_job(schedule, program), low.problem.key, calls))
-        return runs
-
-    def contest(self, lowered: Sequence[_Lowered], runs: Sequence[KernelRun]) -> list[ProgramJob]:
-        """Whole programs to be timed against each other, Inductor's own first."""
-        first = lowered[0]
-        most = self._few(self._settings.schedules) if self._whole else 0
-        candidates: list[tuple[str, Schedule]] = [
-            ("default", schedule_of((), first.default)),
-            *(("choices", schedule_of(low.choices, low.default)) for low in lowered[1:]),
-            *(
-                ("random", schedule_of(low.choices, plan))
-                for low in lowered
-                for plan in low.plans
-                if plan != low.default
-            ),
-        ]
-        codegen = [c for c in variants(self._profile.kind) if stage_of(c[0]) == "codegen"]
-        self._generator.shuffle(codegen)
-        # Inductor's own plan under a codegen choice is what that choice makes of the graph.
-        candidates[len(lowered) : len(lowered)] = [
-            ("choices", Schedule(codegen=choices)) for choices in codegen[:_CODEGEN_SCHEDULES]
-        ]
-        # On a GPU a program is the same whether it is timed whole or kernel by kernel.
-        ready = {run.program.id: run.program for run in runs if self._profile.kind == "cuda"}
-        jobs: dict[str, ProgramJob] = {}
-        for origin, schedule in candidates:
-            if len(jobs) == most or (jobs and self._spent(_GENERATING_SHARE)):
-                break
-            job = ready.get(schedule.id)
-            if job is None:
-                program = self._attempt(self._graph.generate, schedule)
-                if program is None:
-                    if origin == "default":
-                        return []
-                    continue
-                job = _job(schedule, program)
-            if job.code_hash in jobs:
-                continue
-            jobs[job.code_hash] = job
-            groups = len(schedule.plan.groups) if schedule.plan else 0
-            self.schedule_rows.append(
-                ScheduleRow(
-                    id=schedule.id,
-                    graph_key=self._key,
-                    schedule=schedule,
-                    origin=origin,
-                    groups=groups,
-                )
-            )
-        # One schedule says nothing about which of several is faster.
-        return list(jobs.values()) if len(jobs) > 1 else []
-
-    def compiled(
-        self, runs: Sequence[KernelRun], contest: Sequence[ProgramJob]
-    ) -> tuple[list[KernelRun], list[ProgramJob]]:
-        """The same with their kernels in the compiler's caches; what fails to compile left out."""
-        jobs = {id(job): job for job in (*(run.program for run in runs), *contest)}
-        library = ""
-        if self._profile.kind == "cpu":
-            library = build_library(
-                [(job.source, job.settings) for job in jobs.values()],
-                processes=1,
-                timeout_s=_BUILD_S,
-                apart=False,
-            )
-        ready: dict[int, ProgramJob] = {}
-        for number, job in jobs.items():
-            if self._profile.kind == "cuda" and (
-                self._spent(1.0) or self._attempt(_precompiled, job) is None
-            ):
-                continue
-            ready[number] = dataclasses.replace(job, library=library)
-        return (
-            [
-                KernelRun(ready[id(run.program)], run.problem_key, run.calls)
-                for run in runs
-                if id(run.program) in ready
-            ],
-            # Without Inductor's own there is nothing to compare with.
-            [ready[id(job)] for job in contest if id(job) in ready]
-            if contest and id(contest[0]) in ready
-            else [],
-        )
-
-    def _attempt(self, make: Callable[..., _T], *arguments: Any) -> _T | None:
-        """What ``make`` gives; None where it fails, which costs that one schedule."""
-        try:
-            return make(*arguments)
-        except (FusewiseError, RuntimeError, AssertionError) as error:
-            self._failures.append(first_line(error))
-            return None
-
-
-def _seconds(problem: Problem, profile: DeviceProfile) -> float:
-    """What a run of a graph takes at the least, roughly.
-
-    CPUs without matrix units for half precision convert it piece by piece, at a small part of
-    their rate.
-    """
-    seconds = 0.0
-    for node in problem.nodes:
-        accesses = (*node.reads, *node.writes)
-        seconds += sum(access.bytes for access in accesses) / (profile.copy_gbs * 1e9)
-        buffers = [problem.buffer_by_name.get(access.buffer) for access in accesses]
-        half = any(b is not None and b.dtype in _HALF for b in buffers)
-        slow = _SLOW_HALF if half and profile.kind == "cpu" else 1.0
-        seconds += slow * node.flops / (profile.flops_gfs * 1e9)
-    return seconds
-
-
-def _shape(low: _Lowered) -> tuple[tuple[str, ...], Plan]:
-    """What a lowering is to the scheduler: equal shapes give equal code."""
-    return tuple(node.signature for node in low.problem.nodes), low.default
-
-
-def _signatures(problem: Problem, plan: Plan) -> list[str]:
-    """Signatures of all that a plan calls, extern operations included."""
-    return [
-        *signatures(problem, plan),
-        *(
-            problem.node_by_name[group[0]].signature
-            for group in plan.groups
-            if problem.node_by_name[group[0]].kind == "extern"
+            device=str(device),
+            observed=captured.observed,
+            forward_key=forward_key,
+            with_reference=False,
         ),
-    ]
-
-
-def _calls(
-    problem: Problem, launches: Sequence[Launch], featurizer: Featurizer, fresh: set[str]
-) -> tuple[Call, ...]:
-    """The launches of a program with what each is, and which of them are to be timed.
-
-    A group that needs several launches is not: its time is of several kernels, and which part is
-    whose cannot be told.
-    """
-    launched = Counter(launch.nodes for launch in launches if launch.kind == "kernel")
-    left = set(fresh)
-    calls = []
-    for launch in launches:
-        extern = launch.kind == "extern"
-        signature = (
-            problem.node_by_name[launch.nodes[0]].signature
-            if extern
-            else group_signature(problem, launch.nodes)
-        )
-        wanted = signature in left and (extern or launched[launch.nodes] == 1)
-        left.discard(signature)
-        features = tuple(featurizer.group(launch.nodes).tolist()) if wanted and not extern else None
-        calls.append(Call(launch.kind, launch.kernel, signature, launch.nodes, features, wanted))
-    return tuple(calls)
-
-
-def _job(schedule: Schedule, program: Program) -> ProgramJob:
-    return ProgramJob(
-        schedule.id,
-        program.source,
-        program.constants,
-        program.settings,
-        code_hash=program.code_hash,
+        rows=tuple(rows),
+        runs=tuple(runs),
+        contest=tuple(contest),
     )
-
-
-def _precompiled(job: ProgramJob) -> ProgramJob:
-    precompile(job.source, job.constants, job.settings)
-    return job
 
 
 def _graph_row(
@@ -442,9 +92,3 @@ def _graph_row(
         problem=encode_problem(problem),
         torch_version=str(torch.__version__),
     )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its type."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

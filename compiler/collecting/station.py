@@ -22,9 +22,15 @@ import msgspec
 import torch
 
 from fusewise.compiler.collecting.pool import Pool
-from fusewise.compiler.collecting.prepare import first_line
 from fusewise.compiler.collecting.timing import Timer
-from fusewise.compiler.collecting.work import Batch, Item, PreparedGraph, Settings, Usage
+from fusewise.compiler.collecting.work import (
+    Batch,
+    Item,
+    PreparedGraph,
+    Settings,
+    Usage,
+    first_line,
+)
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.registry import load_model
 from fusewise.schedule.errors import FusewiseError, MeasureError

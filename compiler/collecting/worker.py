@@ -20,8 +20,16 @@ import torch
 
 from fusewise.compiler.collecting.capture import CapturedGraph, capture
 from fusewise.compiler.collecting.child import die_with_parent
-from fusewise.compiler.collecting.prepare import Preparer, first_line
-from fusewise.compiler.collecting.work import Finished, Item, PreparedGraph, Ready, Settings
+from fusewise.compiler.collecting.prepare import prepare
+from fusewise.compiler.collecting.programs import Context
+from fusewise.compiler.collecting.work import (
+    Finished,
+    Item,
+    PreparedGraph,
+    Ready,
+    Settings,
+    first_line,
+)
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.registry import load_model
@@ -64,7 +72,7 @@ class Worker:
         if settings.strategy == "active":
             model = load_model(settings.model or None, profile, Path(settings.home))
             predictor = Predictor(model, profile, {})
-        self._preparer = Preparer(settings, profile, self._timed, predictor)
+        self._context = Context(settings, profile, self._timed, predictor)
 
     def learn(self, signatures: list[str], fingerprints: list[str]) -> None:
         """Take in what was timed and met by others."""
@@ -101,7 +109,7 @@ class Worker:
 
         def visit(captured: CapturedGraph) -> None:
             nonlocal forward_key
-            prepared = self._preparer.prepare(captured, sample, item, forward_key, failures)
+            prepared = prepare(self._context, captured, sample, item, forward_key, failures)
             if prepared is not None:
                 found.append(prepared)
                 if captured.graph.kind == "forward":
