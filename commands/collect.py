@@ -66,7 +66,13 @@ else, and the same command goes on from there.
     metavar="X",
     help="Factor on the sizes of programs. Default: 1 on a CPU, 16 on a GPU.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Programs, at most.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Programs, at most, those in the store included. Default: {_DEFAULT_LIMIT} without "
+    "--seconds.",
+)
 @click.option(
     "--seconds",
     type=duration,
@@ -125,7 +131,12 @@ else, and the same command goes on from there.
     show_default=True,
     help="What the programs run on.",
 )
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="CPU threads of the kernels.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    metavar="N",
+    help="CPU threads of the kernels. Default: torch's own number.",
+)
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -135,7 +146,8 @@ else, and the same command goes on from there.
 @click.option(
     "--ray",
     metavar="ADDRESS",
-    help="Collect on every GPU (or CPU node) of a Ray cluster; 'auto' finds a running one.",
+    help="Collect on every GPU (or CPU node) of a Ray cluster; 'auto' finds a running one, "
+    "'local' starts one here.",
 )
 @json_option
 def collect(
