@@ -23,7 +23,7 @@ from workloads import CASES, Case
 
 import fusewise
 from fusewise.compiler.measuring.client import close_all
-from fusewise.compiler.measuring.worker import device_lock
+from fusewise.compiler.measuring.device import device_lock
 from fusewise.compiler.reports import GraphReport
 from fusewise.search.interleave import interleave, ratios
 from fusewise.search.samples import summary

@@ -186,16 +186,6 @@ class Store:
                 self._database.migrate(connection)
                 return ingest(connection, files)
 
-    def decision(self, graph_key: str, device_key: str) -> DecisionRow | None:
-        """The newest decision for the graph on the device."""
-        with self.reading() as connection:
-            found = TABLES["decisions"].select(
-                connection,
-                'WHERE graph_key = ? AND device_key = ? ORDER BY "at" DESC, schedule_id LIMIT 1',
-                [graph_key, device_key],
-            )
-        return cast(DecisionRow, found[0]) if found else None
-
     def outcome(
         self, graph_key: str, device_key: str, modes: Sequence[str] = ("measure", "predict")
     ) -> Outcome | None:
@@ -242,14 +232,6 @@ class Store:
         with self.reading() as connection:
             found = TABLES["graphs"].select(connection, "WHERE key = ?", [key])
         return cast(GraphRow, found[0]) if found else None
-
-    def schedule(self, id: str, graph_key: str) -> ScheduleRow | None:
-        """The schedule of that id for the graph."""
-        with self.reading() as connection:
-            found = TABLES["schedules"].select(
-                connection, "WHERE id = ? AND graph_key = ?", [id, graph_key]
-            )
-        return cast(ScheduleRow, found[0]) if found else None
 
     def rows(self, table: str) -> list[Row]:
         """All rows of ``table``, for reports over small tables.

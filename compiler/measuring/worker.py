@@ -9,28 +9,28 @@ from __future__ import annotations
 import gc
 import io
 import logging
-import os
 import pickle
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-import filelock
-import psutil
 import torch
 import torch.fx
 
 from fusewise.compiler.inductor.program import Call, forget_kernels, load_module, load_program
 from fusewise.compiler.measuring import cuda_timing
+from fusewise.compiler.measuring.device import (
+    conditions,
+    device_lock,
+    is_lost,
+    release,
+    synchronize,
+)
 from fusewise.compiler.measuring.inputs import build
 from fusewise.compiler.measuring.job import (
     Budget,
@@ -49,7 +49,6 @@ from fusewise.compiler.measuring.runs import (
     put_back,
 )
 from fusewise.compiler.measuring.sent_graph import receive_graph
-from fusewise.costmodel.device import physical_name
 from fusewise.search.gate import MARGIN
 from fusewise.search.interleave import interleave
 
@@ -63,8 +62,6 @@ _MOST_KEPT_BYTES = 2 << 30
 _LOST = 3
 #: Seconds to wait for a device that others time on, and seconds between two looks.
 _WAIT_S, _LEAST_WAIT_S, _POLL_S = 600.0, 30.0, 0.002
-#: Seconds for which load and clocks are taken to be what they were.
-_RECENT_S = 10.0
 
 
 @dataclass
@@ -106,7 +103,7 @@ class Worker:
         start = time.perf_counter()
         with self._alone(job.device, _WAIT_S):
             inputs = build(job.inputs, self._kept.get(job.saved_from or "", {}))
-            _synchronize(job.device)
+            synchronize(job.device)
             made = time.perf_counter()
             reference: list[Any] | None = None
             overwritten: list[int] = []
@@ -133,7 +130,7 @@ class Worker:
             with self._alone(graph.job.device, max(_LEAST_WAIT_S, budget.seconds)):
                 return self._contest(graph, calls, results, budget)
         finally:
-            _release(graph.job.device)
+            release(graph.job.device)
 
     @contextmanager
     def _alone(self, device: str, timeout_s: float) -> Iterator[None]:
@@ -160,13 +157,13 @@ class Worker:
         ]
         seconds["compile"] += time.perf_counter() - start
         start = time.perf_counter()
-        conditions: dict[str, float] = {}
+        state: dict[str, float] = {}
         default = loaded[0]
         if default is not None:
             _judge(graph, loaded, results)
             if graph.job.keep_values:
                 self._keep(graph, default.outputs)
-            conditions = _conditions(graph.job.device)
+            state = conditions(graph.job.device)
             if torch.device(graph.job.device).type == "cuda":
                 cuda_timing.wake()
             runs = [
@@ -190,7 +187,7 @@ class Worker:
             reference="default" if graph.reference is None else "fp64",
             clock="cuda graph" if torch.device(graph.job.device).type == "cuda" else "calls",
             resolutions=[_resolution(v) for v in default.outputs] if default else [],
-            conditions=conditions,
+            conditions=state,
             seconds=seconds,
         )
 
@@ -223,7 +220,7 @@ class Worker:
                 del outputs
                 put_back(inputs, graph.inputs)
                 call(inputs)
-                _synchronize(graph.job.device)
+                synchronize(graph.job.device)
             except Exception as error:
                 name = (timer.calls[-1].kernel or "an extern call") if timer.calls else "its start"
                 raise RuntimeError(f"at {name}: {_one_line(error)}") from error
@@ -244,7 +241,7 @@ class Worker:
             inputs = private_inputs(graph.inputs)
             torch.manual_seed(0)
             outputs = list(call(list(inputs)))
-            _synchronize(graph.job.device)
+            synchronize(graph.job.device)
             outputs += [inputs[i] for i in graph.overwritten]
             # What a later round overwrites must not change what is compared now.
             outputs = [v.clone() if isinstance(v, torch.Tensor) else v for v in outputs]
@@ -313,65 +310,6 @@ def _resolution(value: Any) -> float:
     return 0.0
 
 
-def _release(device: str) -> None:
-    """Give memory that torch caches back to the device."""
-    gc.collect()
-    if torch.device(device).type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _synchronize(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-
-
-def device_lock(device: str) -> filelock.BaseFileLock:
-    """Held by whoever times on a device of this machine: two at once would time each other."""
-    path = Path(tempfile.gettempdir()) / f"fusewise-{physical_name(torch.device(device))}.lock"
-    return filelock.FileLock(path, mode=0o666)
-
-
-def _is_lost(device: str) -> bool:
-    """Whether the device can do nothing any more in this process, as after a bad access."""
-    try:
-        _synchronize(device)
-    except Exception:  # noqa: BLE001 - it has many ways of saying so
-        return True
-    return False
-
-
-@lru_cache(maxsize=2)
-def _recent_conditions(device: str, moment: int) -> dict[str, float]:
-    """Load and clocks about now; ``moment`` counts spans of :data:`_RECENT_S`."""
-    del moment
-    found = {"load": os.getloadavg()[0]}
-    frequency = psutil.cpu_freq()
-    if frequency is not None:
-        found["cpu_mhz"] = float(frequency.current)
-    if torch.device(device).type == "cuda":
-        # Not by index: a process may be shown a part of the devices, nvidia-smi is shown all.
-        uuid = torch.cuda.get_device_properties(torch.device(device)).uuid
-        asked = "--query-gpu=clocks.sm,clocks.mem,temperature.gpu"
-        try:
-            line = subprocess.run(
-                ["nvidia-smi", f"--id=GPU-{uuid}", asked, "--format=csv,noheader,nounits"],
-                capture_output=True,
-                text=True,
-                timeout=5,
-                check=False,
-            ).stdout
-            values = [float(part) for part in line.split(",")]
-        except (OSError, ValueError, subprocess.TimeoutExpired):
-            return found
-        found |= dict(zip(("gpu_sm_mhz", "gpu_memory_mhz", "gpu_celsius"), values, strict=False))
-    return found
-
-
-def _conditions(device: str) -> dict[str, float]:
-    """Load and clocks right before timing; asking for them takes longer than many a timing."""
-    return _recent_conditions(device, int(time.monotonic() / _RECENT_S))
-
-
 def serve(connection: Connection) -> int:
     """Answer requests until the parent closes its end, or has asked nothing for long.
 
@@ -395,7 +333,7 @@ def serve(connection: Connection) -> int:
             answer: tuple[bool, Any] = (True, getattr(worker, name)(*arguments))
         except Exception as error:
             log.debug("request %s failed", name, exc_info=True)
-            lost = _is_lost(worker.device)
+            lost = is_lost(worker.device)
             told = "; its process ends" if lost else ""
             answer = (False, f"{type(error).__name__}: {error}{told}")
         buffer = io.BytesIO()

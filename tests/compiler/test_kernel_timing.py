@@ -133,7 +133,7 @@ def test_call_that_cannot_be_repeated_is_left_out(live: Any) -> None:
 
 
 def test_process_whose_device_is_lost_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "_is_lost", lambda _: True)
+    monkeypatch.setattr(worker_module, "is_lost", lambda _: True)
     ours, theirs = socket.socketpair()
     near, far = Connection(ours.detach()), Connection(theirs.detach())
     statuses: list[int] = []

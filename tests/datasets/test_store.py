@@ -56,8 +56,6 @@ def test_lookups(store: Store, one_of_each: list[Row]) -> None:
     assert store.graph("g") is None, "nothing is seen before it is taken in"
     store.ingest()
     assert store.graph("g") == one_of_each[1]
-    assert store.schedule(one_of_each[3].id, "g") == one_of_each[3]  # type: ignore[union-attr]
-    assert store.schedule("no", "g") is None
     assert store.devices() == [one_of_each[0]]
     assert store.measured_signatures("d") == {"s": 1}
     assert store.measured_signatures("other") == {}
@@ -79,9 +77,9 @@ def test_the_newest_decision_holds_whatever_the_order(store: Store) -> None:
 
     store.append([decision("a", 1), decision("newest", 2), decision("b", 0)])
     store.ingest()
-    found = store.decision("g", "d")
-    assert found is not None and found.schedule_id == "newest"
-    assert store.decision("g", "other") is None
+    found = store.outcome("g", "d")
+    assert found is not None and found.decision.schedule_id == "newest"
+    assert store.outcome("g", "other") is None
 
 
 def test_a_graph_met_again_keeps_what_is_known_of_it(store: Store) -> None:
