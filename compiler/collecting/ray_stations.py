@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 import fusewise
-from fusewise.compiler.collecting.remote import Exchange, StationActor
-from fusewise.compiler.collecting.station import SPARE_CORES
+from fusewise.compiler.collecting.ray_cluster import (
+    Place,
+    Shared,
+    connect,
+    first,
+    imported,
+    places,
+)
+from fusewise.compiler.collecting.remote import Exchange
 from fusewise.compiler.collecting.work import Batch, Item, Settings, Usage
-from fusewise.costmodel.model_file import SUFFIX
-from fusewise.costmodel.registry import find_model, list_models
 from fusewise.schedule.errors import FusewiseError, MeasureError, UnsupportedError
 
 log = logging.getLogger(__name__)
@@ -40,19 +40,6 @@ _SILENT_S = 300.0
 _CLOSE_S = 8.0
 #: Times that an actor is started again in the place of one that died.
 _MOST_RESTARTS = 3
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an actor is to run, and with what."""
-
-    node_id: str
-    #: Address of the node.
-    host: str
-    cpus: float
-    gpus: int
-    #: Processes that compile.
-    workers: int
 
 
 @contextmanager
@@ -79,15 +66,15 @@ def ray_stations(
         MeasureError: the cluster cannot be reached, or no actor could be started.
         FusewiseError: what kept every station from starting.
     """
-    ray = _imported()
+    ray = imported()
     connected = ray.is_initialized()
     if not connected:
-        _connect(ray, address)
+        connect(ray, address)
     stations: list[RemoteStation] = []
     try:
-        places = _places(ray, address, settings, actors)
-        shared = _Shared(ray, settings, timed, exclusive=actors is None)
-        stations += [RemoteStation(shared, place) for place in places]
+        found = places(ray, address, settings, actors)
+        shared = Shared(ray, settings, timed, exclusive=actors is None)
+        stations += [RemoteStation(shared, place) for place in found]
         _wait_for(stations, address)
         yield stations
     finally:
@@ -99,7 +86,7 @@ def ray_stations(
 class RemoteStation:
     """The driver's end of one station."""
 
-    def __init__(self, shared: _Shared, place: Place) -> None:
+    def __init__(self, shared: Shared, place: Place) -> None:
         self.place = place
         #: "" until the node has told it.
         self.device_key = ""
@@ -175,7 +162,7 @@ class RemoteStation:
             if "No module named" in told:
                 self._give_up(self._missing(told))
             else:
-                self._died(_first(told))
+                self._died(first(told))
         return []
 
     def usage(self) -> Usage:
@@ -296,7 +283,7 @@ class RemoteStation:
         if isinstance(cause, ModuleNotFoundError):
             return self._missing(str(cause))
         return MeasureError(
-            f"{type(cause).__name__}: {_first(str(cause))}",
+            f"{type(cause).__name__}: {first(str(cause))}",
             subject=f"station on {self.place.host}",
             remedy="look into Ray's logs of that node",
         )
@@ -315,127 +302,6 @@ class RemoteStation:
             subject=f"node {self.place.host} of the Ray cluster",
             remedy="install the same fusewise on every node",
         )
-
-
-class _Shared:
-    """What the stations of a cluster have in common."""
-
-    def __init__(
-        self,
-        ray: Any,
-        settings: Settings,
-        timed: Callable[[str], Mapping[str, int]],
-        *,
-        exclusive: bool,
-    ) -> None:
-        self.ray = ray
-        self.timed = timed
-        self._settings = settings
-        self._home = Path(settings.home)
-        self._exclusive = exclusive
-
-    def actor(self, place: Place) -> Any:
-        """A new actor; it waits where what it needs is not free."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        kind = self.ray.remote(
-            num_cpus=place.cpus,
-            num_gpus=place.gpus,
-            max_restarts=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(place.node_id, soft=False),
-        )(StationActor)
-        settings = msgspec.structs.replace(self._settings, workers=place.workers)
-        return kind.remote(settings, exclusive=self._exclusive)
-
-    def profile(self, key: str) -> bytes | None:
-        """The profile of the device, where the driver has it.
-
-        One for all devices of a key: features hold it, and equal kernels must have equal ones.
-        """
-        path = self._profile_path(key)
-        return path.read_bytes() if path.is_file() else None
-
-    def keep_profile(self, key: str, profile: bytes) -> None:
-        """Keep the profile that a node measured, unless another node was faster."""
-        path = self._profile_path(key)
-        if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(profile)
-
-    def models(self, key: str) -> tuple[dict[str, bytes], str]:
-        """Files of the model that the active strategy asks, and the name to ask for it by."""
-        asked = self._settings.model
-        if self._settings.strategy != "active" or asked == "roofline":
-            return {}, asked
-        if asked:
-            path = find_model(asked, self._home)
-            return {path.name: path.read_bytes()}, path.name.removesuffix(SUFFIX)
-        for entry in list_models(self._home):
-            if entry.usable and entry.manifest.profile.key == key:
-                return {entry.path.name: entry.path.read_bytes()}, entry.name
-        return {}, ""
-
-    def _profile_path(self, key: str) -> Path:
-        return self._home / "devices" / f"{key}.json"
-
-
-def _imported() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise UnsupportedError(
-            "Ray is not installed", subject="--ray", remedy="pip install fusewise[ray]"
-        ) from error
-    return ray
-
-
-def _connect(ray: Any, address: str) -> None:
-    # A cluster of this one process reports to nobody; one that runs already has been asked.
-    options: dict[str, Any] = {}
-    if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options = {"include_dashboard": False}
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (OSError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError) as error:
-        raise MeasureError(
-            f"no Ray cluster can be reached: {_first(str(error))}",
-            subject=f"--ray {address}",
-            remedy="start one with `ray start --head`, give its address, or use --ray local",
-        ) from error
-
-
-def _places(ray: Any, address: str, settings: Settings, actors: int | None) -> list[Place]:
-    """Where actors go.
-
-    Raises:
-        UnsupportedError: no node has such a device.
-    """
-    found: list[Place] = []
-    for node in ray.nodes():
-        if not node["Alive"]:
-            continue
-        cpus = node["Resources"].get("CPU", 0.0)
-        gpus = int(node["Resources"].get("GPU", 0))
-        if settings.device == "cuda":
-            # A station knows nothing of those beside it: the cores of a node are shared out here.
-            workers = settings.workers or max(1, int(cpus) // max(gpus, 1) - SPARE_CORES)
-            place = Place(node["NodeID"], node["NodeManagerAddress"], min(cpus, 1.0), 1, workers)
-            found += [place] * gpus
-        elif cpus:
-            count = actors or 1
-            share = cpus // count or cpus / count
-            workers = settings.workers or max(1, int(share))
-            place = Place(node["NodeID"], node["NodeManagerAddress"], share, 0, workers)
-            found += [place] * count
-    if not found:
-        raise UnsupportedError(
-            f"no node of the Ray cluster has a {'GPU' if settings.device == 'cuda' else 'core'}",
-            subject=f"--ray {address}",
-            remedy="start Ray on nodes that have one, or use another --device",
-        )
-    return found
 
 
 def _wait_for(stations: Sequence[RemoteStation], address: str) -> None:
@@ -468,8 +334,3 @@ def _end(ray: Any, stations: Sequence[RemoteStation]) -> None:
             ray.wait(answers, num_returns=len(answers), timeout=_CLOSE_S)
     for station in stations:
         station.kill()
-
-
-def _first(text: str) -> str:
-    """The first line of what an error says."""
-    return (text.strip().splitlines() or ["no reason is given"])[0][:300]

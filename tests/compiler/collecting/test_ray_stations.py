@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fusewise.compiler.collecting import ray_cluster
 from fusewise.compiler.collecting import ray_stations as module
 from fusewise.compiler.collecting.ray_stations import ray_stations
 from fusewise.compiler.collecting.run import Tally, items, run
@@ -98,7 +99,7 @@ def test_node_without_fusewise(ray: Any, home: Path, monkeypatch: pytest.MonkeyP
         def named(self) -> None:
             pass
 
-    monkeypatch.setattr(module, "StationActor", Missing)
+    monkeypatch.setattr(ray_cluster, "StationActor", Missing)
     with (
         pytest.raises(UnsupportedError, match=r"No module named 'fusewise'.*fusewise\[ray\]"),
         ray_stations("auto", settings(home), lambda _: {}, actors=1),
