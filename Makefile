@@ -8,6 +8,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # More arguments for pytest, for example: ARGS="-k store"
 ARGS ?=
+# Processes that run tests. Compiling fills a core each; what times waits for its turn.
+JOBS ?= 2
 # NOVENV=1 takes PYTHON as it is, for machines that come with their own torch.
 NOVENV ?=
 
@@ -45,7 +47,7 @@ demo: toolchain $(READY)  ## collect, train and compile two models on this CPU; 
 
 # One process: most of the time goes into C++ compilers, which run in parallel already.
 test: toolchain $(READY)  ## all tests that this machine can run
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 gpu-test: toolchain $(READY)  ## the tests that need an NVIDIA GPU
 	@$(RUN) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.datasets import dataset as dataset_module
 from fusewise.datasets.rows import DeviceRow, GraphRow, KernelRow, MeasurementRow, encode_problem
 from fusewise.datasets.store import Store
@@ -39,7 +40,7 @@ def store(tmp_path: Path) -> Path:
                     device_key="cpu-one-4t",
                     graph_key="g",
                     nodes=(),
-                    features_version=1,
+                    features_version=FEATURES_VERSION,
                     features=[1.0],
                 ),
                 MeasurementRow(

@@ -201,7 +201,8 @@ def test_nothing_is_left_to_do(collected: Collected) -> None:
     (key,) = {row.device_key for row in collected.items}
     done = collected.store.collected(key)
     assert list(items(collected.specs, seed=0, limit=None, rounds=ROUNDS, done=done)) == []
-    assert not any("fusewise" in " ".join(_command(c)) for c in psutil.Process().children(True))
+    left = [" ".join(_command(child)) for child in psutil.Process().children(True)]
+    assert not any("fusewise.compiler.collecting" in command for command in left)
 
 
 def _command(process: psutil.Process) -> list[str]:
