@@ -57,7 +57,7 @@ class Quiet:
 
     def __enter__(self) -> Quiet:
         """Open the window."""
-        if self._threads and not self._set(os.SCHED_FIFO, 1):
+        if self._threads and not self._set(os.SCHED_RR, 1):
             self._set(self._policy, 0)
             self._permitted, self._threads = False, []
         self._before = _switches()

@@ -292,7 +292,7 @@ def test_real_time_priority_lasts_as_long_as_the_window() -> None:
     with quiet:
         inside = policies()
     assert policies() == {os.SCHED_OTHER}
-    assert inside == {os.SCHED_FIFO if quiet._threads else os.SCHED_OTHER}
+    assert inside == {os.SCHED_RR if quiet._threads else os.SCHED_OTHER}
     quiet.expect(10.0)
     with quiet:
         assert policies() == {os.SCHED_OTHER}
