@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from fusewise.datasets.corpus import CorpusSpec
     from fusewise.datasets.store import Store
 
-#: Seconds of collecting, and once more where that gave too few kernels.
-_COLLECT_S = (150.0, 60.0)
+#: Seconds of collecting, and further ones while that gave too few kernels.
+_COLLECT_S = (150.0, 60.0, 60.0, 60.0)
 #: Random plans a graph: one more graph tells the model more than one more plan of the same.
 _PLANS = 2
 _SEED = 0
@@ -151,7 +151,7 @@ def _train(store: Store, profile: DeviceProfile) -> Path:
             raise click.Abort
         click.echo(f"collected: {tally.told()} in {tally.seconds:.0f} s")
         store.ingest()
-        if len(store.measured_signatures(profile.key)) >= _LEAST_KERNELS:
+        if len(store.kernel_samples(device_key=profile.key)) >= _LEAST_KERNELS:
             break
     start = time.monotonic()
     report = train(store, profile, seed=_SEED)
