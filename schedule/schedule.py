@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,6 +16,9 @@ from fusewise.schedule.plan import Plan
 
 #: Version of the serialised form. A file of another version is refused, never guessed at.
 SCHEMA = 1
+
+#: How the name of a choice about one node of the graph begins; the node's name follows.
+NODE: Final = "node:"
 
 CandidateStatus = Literal["predicted", "measured", "failed"]
 
@@ -25,6 +28,11 @@ class Choice(msgspec.Struct, frozen=True, array_like=True, order=True):
 
     name: str
     value: bool | int | float | str
+
+    @property
+    def of_node(self) -> bool:
+        """Whether it decides about one node of the graph, and not about all of it."""
+        return self.name.startswith(NODE)
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,9 +91,15 @@ def problem_key(graph_key: str, lowering: Sequence[Choice]) -> str:
     """Key that the problem of a graph under some lowering choices is stored by.
 
     Another lowering has other nodes under the same names, so it is a problem of its own; without
-    choices it is the graph's, whatever order they were made in.
+    choices it is the graph's, whatever order they were made in. Choices about single nodes can be
+    many, so only their hash is in it.
     """
-    return "-".join([graph_key, *(f"{c.name}={c.value}" for c in sorted(lowering, key=_name))])
+    named = [f"{c.name}={c.value}" for c in sorted(lowering, key=_name)]
+    of_nodes = [text for text in named if text.startswith(NODE)]
+    parts = [graph_key, *(text for text in named if not text.startswith(NODE))]
+    if of_nodes:
+        parts.append(f"nodes={hashlib.sha256(repr(of_nodes).encode()).hexdigest()[:16]}")
+    return "-".join(parts)
 
 
 def _name(choice: Choice) -> str:
