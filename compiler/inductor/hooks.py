@@ -41,6 +41,9 @@ class Interceptor(Protocol):
 
 _active: ContextVar[Interceptor | None] = ContextVar("fusewise_interceptor", default=None)
 _refusals: ContextVar[list[str] | None] = ContextVar("fusewise_refusals", default=None)
+#: Told of every refusal: Inductor's names of the two sides, and the reason.
+_Listener = Callable[[str, str, str], None]
+_listener: ContextVar[_Listener | None] = ContextVar("fusewise_refusal_listener", default=None)
 _lock = threading.Lock()
 _installed = False
 
@@ -78,6 +81,17 @@ def refusals() -> Iterator[list[str]]:
         yield reasons
     finally:
         _refusals.reset(token)
+
+
+@contextmanager
+def listening(listener: _Listener) -> Iterator[None]:
+    """Have ``listener`` told of each fusion that Inductor refuses, by the names in its log."""
+    install()
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 def _dispatch_fuse_nodes() -> None:
@@ -119,9 +133,13 @@ def _listen_to_refusals() -> None:
 
     @functools.wraps(original)
     def call(self: Any, reason: str, *args: Any) -> None:
-        reasons = _refusals.get()
-        if reasons is not None:
-            reasons.append(reason % args if args else reason)
+        reasons, listener = _refusals.get(), _listener.get()
+        if reasons is not None or listener is not None:
+            text = reason % args if args else reason
+            if reasons is not None:
+                reasons.append(text)
+            if listener is not None:
+                listener(self.name1, self.name2, text)
         original(self, reason, *args)
 
     inductor_scheduler.WhyNoFuse.__call__ = call  # type: ignore[method-assign]

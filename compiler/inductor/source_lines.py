@@ -1,0 +1,54 @@
+"""Lines of the user's program that scheduler nodes came from.
+
+Reads the traces that capturing left on the operators. Never opens a source file.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch._inductor import scheduler as inductor_scheduler
+from torch._inductor.virtualized import V
+
+from fusewise.compiler.inductor.plans import node_name
+
+_FILE_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+_TORCH = str(Path(torch.__file__).parent)
+#: Code of libraries: a line in there is no line of the user's program.
+_LIBRARIES = (_TORCH, sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
+
+
+def source_lines(
+    nodes: Iterable[inductor_scheduler.BaseSchedulerNode],
+) -> dict[str, tuple[str, ...]]:
+    """``file:line`` of each operator that ended up in a node, by node, without doubles.
+
+    The innermost line outside of libraries; else, for a model that a library brings, outside of
+    torch. In the order of the captured graph; empty where nothing is known.
+    """
+    position = {node: i for i, node in enumerate(V.graph.graph.nodes)}
+    found = {}
+    for node in nodes:
+        origins = {
+            origin
+            for leaf in node.get_nodes()
+            if leaf.node is not None
+            for origin in leaf.node.get_origins()
+        }
+        ordered = sorted(origins, key=lambda origin: (position.get(origin, -1), str(origin)))
+        lines = (_line(origin.meta.get("stack_trace") or "") for origin in ordered)
+        found[node_name(node)] = tuple(dict.fromkeys(line for line in lines if line))
+    return found
+
+
+def _line(trace: str) -> str:
+    frames: list[tuple[str, str]] = _FILE_LINE.findall(trace)
+    if not frames:
+        return ""
+    own = [frame for frame in frames if not frame[0].startswith(_LIBRARIES)]
+    models = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    return ":".join((own or models or frames)[-1])
