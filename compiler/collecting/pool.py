@@ -89,7 +89,13 @@ class Pool:
     """Workers of one device."""
 
     def __init__(
-        self, settings: Settings, counts: Mapping[str, int], listener: Listener, *, subject: str
+        self,
+        settings: Settings,
+        counts: Mapping[str, int],
+        listener: Listener,
+        *,
+        subject: str,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start no worker yet.
 
@@ -98,7 +104,9 @@ class Pool:
             counts: how often kernels were timed, by signature.
             listener: is told what comes of items.
             subject: what to call it in errors.
+            environment: variables for the workers, beside those of this process.
         """
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
         self._settings = settings
         self._listener = listener
         self._subject = subject
@@ -209,7 +217,7 @@ class Pool:
             if self._closing:
                 raise _ClosedError
             patience = max(_START_S, self._settings.patience_s)
-            worker = _Worker(Child(_WORKER, _ENVIRONMENT), time.monotonic(), patience)
+            worker = _Worker(Child(_WORKER, self._environment), time.monotonic(), patience)
             self._guard.watch(worker.child.process.pid)
             self._workers.append(worker)
             counts, worker.told = dict(self._counts), len(self._news)

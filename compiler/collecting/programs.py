@@ -216,16 +216,20 @@ class GraphPrograms:
         ]
         codegen = [c for c in variants(self._profile.kind) if stage_of(c[0]) == "codegen"]
         self._generator.shuffle(codegen)
-        # Inductor's own plan under a codegen choice is what that choice makes of the graph.
+        # Inductor's own plan under a codegen choice is what that choice makes of the graph: often
+        # the same code, so all are tried until some are not.
         candidates[len(lowered) : len(lowered)] = [
-            ("choices", Schedule(codegen=choices)) for choices in codegen[:_CODEGEN_SCHEDULES]
+            ("choices", Schedule(codegen=choices)) for choices in codegen
         ]
         # On a GPU a program is the same whether it is timed whole or kernel by kernel.
         ready = {run.program.id: run.program for run in runs if self._profile.kind == "cuda"}
         jobs: dict[str, ProgramJob] = {}
+        of_codegen = 0
         for origin, schedule in candidates:
             if len(jobs) == most or (jobs and self._spent(_GENERATING_SHARE)):
                 break
+            if schedule.codegen and of_codegen == _CODEGEN_SCHEDULES:
+                continue
             job = ready.get(schedule.id)
             if job is None:
                 program = self._attempt(self._graph.generate, schedule)
@@ -237,6 +241,7 @@ class GraphPrograms:
             if job.code_hash in jobs:
                 continue
             jobs[job.code_hash] = job
+            of_codegen += bool(schedule.codegen)
             groups = len(schedule.plan.groups) if schedule.plan else 0
             self.schedule_rows.append(
                 ScheduleRow(

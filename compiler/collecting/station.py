@@ -31,6 +31,7 @@ from fusewise.compiler.collecting.work import (
     Usage,
     first_line,
 )
+from fusewise.compiler.inductor.toolchain import probed_vectors
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.registry import load_model
 from fusewise.schedule.errors import FusewiseError, MeasureError
@@ -74,15 +75,20 @@ class Station:
         #: Parts of each item that are not through: the worker's share and each graph of it.
         self._open: Counter[Item] = Counter()
         self._failure: FusewiseError | None = None
+        environment = probed_vectors()
         self._start = time.monotonic()
         self._closing = threading.Event()
         self._batches: queue.SimpleQueue[Batch] = queue.SimpleQueue()
-        lines = range(self._settings.timers)
-        self._lines = [_Line(Timer(str(device), profile), self._settings) for _ in lines]
+        self._lines = [
+            _Line(Timer(str(device), profile, environment=environment), self._settings)
+            for _ in range(self._settings.timers)
+        ]
         #: Graphs of one program are timed by one process, which keeps what a forward graph saved.
         self._line_of: dict[Item, _Line] = {}
         subject = f"collecting on {self.device_key}"
-        self._pool = Pool(self._settings, timed(profile.key), self, subject=subject)
+        self._pool = Pool(
+            self._settings, timed(profile.key), self, subject=subject, environment=environment
+        )
         self._threads = [
             threading.Thread(target=self._time, args=(line,), name="timing", daemon=True)
             for line in self._lines

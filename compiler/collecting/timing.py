@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -41,7 +41,15 @@ _MEASURING = "fusewise.compiler.collecting.measuring"
 class Timer:
     """Times prepared graphs on one device."""
 
-    def __init__(self, device: str, profile: DeviceProfile, effort: Effort | None = None) -> None:
+    def __init__(
+        self,
+        device: str,
+        profile: DeviceProfile,
+        effort: Effort | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """``environment``: variables for the measuring process, beside those of this one."""
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
         self._device = device
         self._profile = profile
         self._effort = effort or Effort()
@@ -98,7 +106,7 @@ class Timer:
                 if self._process is not None:
                     self.lost += 1
                     self._held_before_s += self._process.held_s
-                self._process = MeasuringProcess(self._device, _ENVIRONMENT, _MEASURING)
+                self._process = MeasuringProcess(self._device, self._environment, _MEASURING)
         if self._process.graph_id != graph.key:
             self._process.prepare(graph.job)
         return self._process

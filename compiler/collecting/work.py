@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds of a worker for one graph: when they are gone, what is ready of it is timed.
     graph_s: float = 80.0
     #: Graphs of which one run takes longer are left out: their kernels' time is spent on others.
-    most_run_s: float = 0.1
+    most_run_s: float = 0.04
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ it lets the program go on. Everything is warm: inputs and outputs that fit are i
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,6 +33,10 @@ _MOST_REPEATS = 2000
 #: Calls in a row of a kernel that changes its own inputs: more would make them unlike any that it
 #: gets in earnest, and on a CPU denormal numbers are slow.
 _MOST_UPDATES = 8
+#: Calls on a CPU before any is timed, and the seconds after which fewer will do.
+_WARM_CALLS, _WARM_S = 3, 3e-3
+#: Of the seconds that a kernel is timed for, what an extern call gets, and its least samples.
+_EXTERN_SHARE, _EXTERN_SAMPLES = 0.2, 5
 #: Larger arguments are not copied and put back around a kernel's timing.
 _MOST_COPIED_BYTES = 1 << 28
 
@@ -155,7 +160,7 @@ class KernelTimer:
                 torch.cuda.synchronize()
                 cuda_timing.wake()
                 sample, times.clock = cuda_timing.sampler(call, restore, single=single)
-                take_samples(times, self._effort, lambda: (sample(), False))
+                take_samples(times, self._effort_for(times), lambda: (sample(), False))
                 cuda_timing.stay_awake()
             else:
                 most = 1 if single else _MOST_UPDATES if changed else _MOST_REPEATS
@@ -164,6 +169,17 @@ class KernelTimer:
         finally:
             restore()
 
+    def _effort_for(self, times: CallTimes) -> Effort:
+        """Less for an extern call, which no model learns from: it is the same in every plan."""
+        effort = self._effort
+        if times.kernel:
+            return effort
+        return dataclasses.replace(
+            effort,
+            seconds=effort.seconds * _EXTERN_SHARE,
+            min_samples=min(effort.min_samples, _EXTERN_SAMPLES),
+        )
+
     def _time_on_cpu(
         self,
         times: CallTimes,
@@ -171,11 +187,12 @@ class KernelTimer:
         restore: Callable[[], None],
         most: int,
     ) -> None:
-        once = []
-        for _ in range(3):
+        once: list[float] = []
+        # What takes long by itself is warm after one call.
+        while len(once) < _WARM_CALLS and sum(once) < _WARM_S:
             restore()
             once.append(repeat(1))
-        calls = max(1, min(most, int(_SAMPLE_S / max(min(once[1:]), 1e-7))))
+        calls = max(1, min(most, int(_SAMPLE_S / max(min(once[1:] or once), 1e-7))))
         quiet = self._quiet
         quiet.expect(calls * min(once))
 
@@ -185,8 +202,9 @@ class KernelTimer:
                 seconds = repeat(calls) / calls
             return seconds, quiet.disturbed
 
-        sample()
-        take_samples(times, self._effort, sample)
+        if calls > 1:
+            sample()
+        take_samples(times, self._effort_for(times), sample)
 
 
 def _python_loop(call: Callable[[], Any]) -> Callable[[int], float]:
