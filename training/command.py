@@ -24,8 +24,8 @@ from fusewise.costmodel.roofline import Roofline
 from fusewise.datasets.dataset import Dataset, load
 from fusewise.datasets.store import Store, default_store_path
 from fusewise.schedule.errors import FusewiseError, ModelError, OptionError, StoreError
-from fusewise.training.evaluate import Scores
 from fusewise.training.fit import TrainingReport, evaluate, train
+from fusewise.training.scores import MEASURED, Scores
 from fusewise.training.source import Source, source_of
 
 _EXAMPLE = """\b
@@ -48,16 +48,15 @@ _ROWS = (
     ("MAPE, below", "mape_small", _PERCENT),
     ("median error, >= 5 us", "median_error_5us", _PERCENT),
     ("median error, below", "median_error_small", _PERCENT),
-    ("Kendall tau within a graph", "kendall_tau", "{:.3f}"),
-    ("pairs in order within a graph", "pairwise", _PERCENT),
+    ("pairs of kernels in order", "kernel_pairwise", _PERCENT),
     ("inside the 90 % interval", "coverage90", _PERCENT),
-    ("answered by the trees", "learned_share", _PERCENT),
+    ("out of range", "flagged", _PERCENT),
     ("schedules", "n_schedules", "{:d}"),
-    ("schedules left out", "n_schedules_skipped", "{:d}"),
-    ("pairs of schedules in order", "schedule_pairwise", _PERCENT),
+    ("Kendall tau of schedules", "kendall_tau", "{:.3f}"),
+    ("pairs of schedules in order", "pairwise", _PERCENT),
     ("top-1", "top1", "{:.3f}"),
     ("top-5", "top5", "{:.3f}"),
-    ("regret", "regret", _PERCENT),
+    ("MAPE of schedules", "schedule_mape", _PERCENT),
 )
 
 
@@ -270,10 +269,18 @@ def _show(report: TrainingReport) -> None:
         "unseen families": "kernels of unseen families",
         "all": "all kernels",
     }[report.split]
-    table = Table("", "model", "roofline", title=f"{report.device}, {held}")
+    contenders = [report.model, report.roofline, *report.baselines.values()]
+    names = ["model", "roofline", *(name.replace("_", " ") for name in report.baselines)]
+    table = Table("", *names, title=f"{report.device}, {held}")
     for title, name, form in _ROWS:
-        table.add_row(title, _told(report.model, name, form), _told(report.roofline, name, form))
+        table.add_row(title, *(_told(scores, name, form) for scores in contenders))
+    for k in MEASURED:
+        told = [scores.regret.get(str(k)) for scores in contenders]
+        cells = ("-" if value is None else _PERCENT.format(value) for value in told)
+        table.add_row(f"regret after measuring {k}", *cells)
     console.print(table)
+    if report.n_schedules_skipped:
+        console.print(f"{report.n_schedules_skipped} schedules cannot be predicted, left out")
     if report.tuned:
         console.print("tuned:", ", ".join(f"{k}={v}" for k, v in report.tuned.items()))
     if report.path:

@@ -20,14 +20,15 @@ from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel
 from fusewise.costmodel.model_file import Manifest, SavedModel
 from fusewise.costmodel.registry import save_model
-from fusewise.costmodel.roofline import Roofline
 from fusewise.costmodel.trained import TrainedModel
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.rows import ModelRow
 from fusewise.datasets.samples import KernelSamples
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
-from fusewise.training.evaluate import Scores, merge, score_kernels, score_schedules
+from fusewise.training.evaluate import Judge
+from fusewise.training.judged import JudgedKernels, judged_schedules
+from fusewise.training.scores import Judgement
 from fusewise.training.source import Source, source_of
 from fusewise.training.split import published_holdout, take
 from fusewise.training.tune import tune
@@ -43,9 +44,13 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     #: ``unseen families`` or ``all`` where an existing model was evaluated.
     split: Literal["family", "graph", "published split", "unseen families", "all"]
     n_train: int
-    #: Scores on the held-out kernels and schedules, of the model and of the roofline.
-    model: Scores
-    roofline: Scores
+    #: Scores on the held-out kernels and schedules, of the model, of the roofline, and of what
+    #: Inductor goes by (``fusewise.training.contenders``).
+    model: Judgement
+    roofline: Judgement
+    baselines: dict[str, Judgement] = {}
+    #: Measured schedules of held-out graphs that cannot be predicted: over no stored problem.
+    n_schedules_skipped: int = 0
     #: Parameters that tuning settled on; empty where there was none.
     tuned: dict[str, bool | int | float | str] = {}
     model_id: str = ""
@@ -103,12 +108,11 @@ def train(
     progress(f"fitting to {len(fitted)} kernels")
     estimator.fit(fitted.features, fitted.median_us, split.labels[split.train])
     progress(f"judging by {len(held)} kernels of graphs held out")
-    judge = _Judge(source, held, profile)
-    scores = [judge.score(model) for model in (estimator.model_, Roofline(profile))]
+    found = judge_of(source, held, profile).evaluate(estimator.model_)
     final = take(samples, split.final)
     progress(f"fitting to {len(final)} kernels")
     estimator.fit(final.features, final.median_us, split.labels[split.final])
-    manifest = _manifest(estimator, final, profile, scores[0], source)
+    manifest = _manifest(estimator, final, profile, found.model, source)
     model = TrainedModel(estimator.model_.trees, estimator.model_.calibration, name=manifest.name)
     path = save_model(SavedModel(model, manifest), source.home, out)
     source.record(
@@ -124,8 +128,10 @@ def train(
         device=profile.key,
         split=split.by,
         n_train=len(fitted),
-        model=scores[0],
-        roofline=scores[1],
+        model=found.model,
+        roofline=found.roofline,
+        baselines=found.baselines,
+        n_schedules_skipped=found.skipped,
         tuned=tuned,
         model_id=manifest.id,
         path=str(path),
@@ -164,42 +170,39 @@ def evaluate(
         if unseen.any() and not unseen.all():
             split, held = "unseen families", take(samples, unseen)
     progress(f"judging by {len(held)} kernels")
-    judge = _Judge(source, held, profile)
+    found = judge_of(source, held, profile).evaluate(model)
     return TrainingReport(
         device=profile.key,
         split=split,
         n_train=0,
-        model=judge.score(model),
-        roofline=judge.score(Roofline(profile)),
+        model=found.model,
+        roofline=found.roofline,
+        baselines=found.baselines,
+        n_schedules_skipped=found.skipped,
         model_id=model.id,
     )
 
 
-class _Judge:
-    """What models are judged by: kernels held out, and schedules of their graphs."""
-
-    def __init__(self, source: Source, held: KernelSamples, profile: DeviceProfile) -> None:
-        self._held = held
-        self._profile = profile
-        self._schedules = source.schedules(profile.key)
-        self._externs = source.extern_times(profile.key) if len(self._schedules) else {}
-
-    def score(self, model: CostModel) -> Scores:
-        # A held-out graph all of whose kernels occur in others is held out by its family.
-        keys = {str(key) for key in self._held.graph_key}
-        families = {str(family) for family in self._held.family if family}
-        keys |= {s.graph_key for s in self._schedules if s.family in families}
-        return merge(
-            score_kernels(model, self._held),
-            score_schedules(model, self._schedules, keys, self._profile, self._externs),
-        )
+def judge_of(source: Source, held: KernelSamples, profile: DeviceProfile) -> Judge:
+    """What models are judged by: the kernels ``held`` out, and schedules of their graphs."""
+    schedules = source.schedules(profile.key)
+    # A held-out graph all of whose kernels occur in others is held out by its family.
+    keys = {str(key) for key in held.graph_key}
+    families = {str(family) for family in held.family if family}
+    keys |= {sample.graph_key for sample in schedules if sample.family in families}
+    return Judge(
+        JudgedKernels(held, source.problems()),
+        judged_schedules(schedules, keys, profile),
+        profile,
+        source.extern_times(profile.key),
+    )
 
 
 def _manifest(
     estimator: LearnedCostModel,
     samples: KernelSamples,
     profile: DeviceProfile,
-    scores: Scores,
+    scores: Judgement,
     source: Source,
 ) -> Manifest:
     model = estimator.model_
@@ -208,7 +211,8 @@ def _manifest(
     for array in (samples.features, samples.median_us):
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update("\n".join(samples.signature).encode())
-    metrics: dict[str, Any] = msgspec.to_builtins(scores)
+    told: dict[str, Any] = msgspec.to_builtins(scores)
+    metrics = {name: value for name, value in told.items() if not isinstance(value, dict)}
     return Manifest(
         name=source.model_name(profile.key, model.id, created),
         id=model.id,

@@ -6,7 +6,6 @@ A source says what there is to train on and by what a model is judged; it fits a
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,13 +16,13 @@ import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
-from fusewise.costmodel.features import Featurizer
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.rows import DeviceRow, ModelRow
 from fusewise.datasets.samples import KernelSamples, Problems, ScheduleSamples
 from fusewise.datasets.store import Store, default_store_path
 from fusewise.schedule.errors import ModelError
-from fusewise.training.split import Holdout, hold_out, published_holdout, take
+from fusewise.training.refeature import features_of
+from fusewise.training.split import Holdout, concatenate, hold_out, published_holdout, take
 
 
 class Source(Protocol):
@@ -67,6 +66,10 @@ class Source(Protocol):
         """Measured schedules of the device that a model may be judged by."""
         ...
 
+    def problems(self) -> Problems:
+        """The problems that kernels were taken from, by their key."""
+        ...
+
     def extern_times(self, device_key: str) -> dict[str, float]:
         """Median microseconds of extern kernels on the device, by node signature."""
         ...
@@ -86,7 +89,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class StoreSource:
-    """A store: split anew for each seed, and told of the models."""
+    """A store: split like published data where families are known, and told of the models."""
 
     store: Store
 
@@ -110,22 +113,30 @@ class StoreSource:
 
     def kernels(self, profile: DeviceProfile) -> KernelSamples:
         """See :class:`Source`. Features of another version are computed anew."""
-        samples = self.store.kernel_samples(
-            features_version=FEATURES_VERSION, device_key=profile.key
-        )
-        if not len(samples):
-            samples = self.store.kernel_samples(device_key=profile.key)
-            if len(samples):
-                samples = _with_features(samples, profile, self.store.problems())
-        return _usable(samples, profile, self)
+        with self.store.reading() as connection:
+            found = connection.execute(
+                "SELECT DISTINCT features_version FROM kernels WHERE device_key = ? ORDER BY 1",
+                [profile.key],
+            ).fetchall()
+        parts = []
+        for (version,) in found:
+            part = self.store.kernel_samples(features_version=version, device_key=profile.key)
+            if version != FEATURES_VERSION and len(part):
+                part = _with_features(part, profile, self.problems())
+            parts.append(part)
+        return _usable(concatenate([part for part in parts if len(part)]), profile, self)
 
     def hold_out(self, samples: KernelSamples, *, seed: int, families: Collection[str]) -> Holdout:
         """See :func:`fusewise.training.split.hold_out`."""
-        return hold_out(samples, seed=seed, families=families)
+        return hold_out(samples, seed=seed, families=families, subject=self.subject)
 
     def schedules(self, device_key: str) -> ScheduleSamples:
         """See :class:`Source`."""
         return self.store.schedule_samples(device_key=device_key)
+
+    def problems(self) -> Problems:
+        """See :class:`Source`."""
+        return self.store.problems()
 
     def extern_times(self, device_key: str) -> dict[str, float]:
         """See :class:`Source`."""
@@ -182,6 +193,10 @@ class DatasetSource:
         """Those of the test split."""
         return self.dataset.schedules(split="test", device_key=device_key)
 
+    def problems(self) -> Problems:
+        """See :class:`Source`."""
+        return self.dataset.problems
+
     def extern_times(self, device_key: str) -> dict[str, float]:
         """See :class:`Source`."""
         return self.dataset.extern_times(device_key)
@@ -214,24 +229,17 @@ def _with_features(
     samples: KernelSamples, profile: DeviceProfile, problems: Problems
 ) -> KernelSamples:
     """The samples with features of this version; nan where the problem was not kept."""
-    by_graph: dict[str, list[int]] = defaultdict(list)
-    for row, key in enumerate(samples.graph_key):
-        by_graph[key].append(row)
-    features = np.full((len(samples), len(FEATURES)), np.nan)
-    for key, rows in by_graph.items():
-        if key in problems:
-            featurizer = Featurizer(problems[key], profile)
-            features[rows] = featurizer.batch([samples.nodes[row] for row in rows])
+    features = features_of(problems, profile, samples.graph_key, list(samples.nodes))
     return dataclasses.replace(samples, features=features, features_version=FEATURES_VERSION)
 
 
-def _usable(samples: KernelSamples, profile: DeviceProfile, source: Source) -> KernelSamples:
+def _usable(samples: KernelSamples | None, profile: DeviceProfile, source: Source) -> KernelSamples:
     """The samples with finite features.
 
     Raises:
         ModelError: there are none, or they have another number of features.
     """
-    if not len(samples):
+    if samples is None or not len(samples):
         others = ", ".join(source.measured_devices()) or "no other device either"
         raise ModelError(
             f"it has no measured kernels on {profile.key}, but on {others}",
@@ -246,4 +254,11 @@ def _usable(samples: KernelSamples, profile: DeviceProfile, source: Source) -> K
             remedy="collect them again, or compute their features anew",
         )
     finite = np.asarray(np.isfinite(samples.features).all(axis=1))
+    if not finite.any():
+        raise ModelError(
+            f"its {len(samples)} kernels have features of another version than "
+            f"{FEATURES_VERSION}, and the problems to compute them anew from were not kept",
+            subject=source.subject,
+            remedy="collect them again with this fusewise",
+        )
     return take(samples, finite)

@@ -37,16 +37,25 @@ def test_training_end_to_end(make_store: MakeStore, profile: DeviceProfile, tmp_
     assert found["split"] == "family"
     assert found["n_kernels"] == 2 * 4 * 28
     assert found["mape_5us"] < found["roofline"]["mape_5us"] / 2
-    assert found["kendall_tau"] > 0.7
-    assert found["pairwise"] > 0.85
+    assert found["kernel_kendall_tau"] > 0.7
+    assert found["kernel_pairwise"] > 0.85
     assert 0.6 <= found["coverage90"] <= 1.0
     # Of eight graphs, four schedules each; the two others are counted, not guessed at.
     assert found["n_schedules"] == 32
     assert found["n_schedules_skipped"] == 16
     assert found["top1"] > 0.9
     assert found["top1"] <= found["top5"] == 1.0
-    assert found["regret"] == pytest.approx(0.0, abs=0.1)
-    assert {"mape_5us", "kendall_tau", "pairwise", "top1"} <= set(found["roofline"])
+    assert found["regret"]["1"] == pytest.approx(0.0, abs=0.1)
+    assert found["regret"]["4"] == 0.0
+    wanted = ["device", "split", "n_kernels", "n_schedules", "mape_5us", "kendall_tau", "pairwise"]
+    wanted += ["top1", "top5", "coverage90"]
+    assert set(wanted) <= set(found)
+    assert set(wanted[2:]) <= set(found["roofline"])
+    assert set(found["baselines"]) == {"inductor_estimate", "score_fusion"}
+    for name in ("by_family", "by_size", "by_class"):
+        assert sum(one["n_kernels"] for one in found[name].values()) == found["n_kernels"]
+    assert set(found["by_class"]) == {"pointwise"}
+    assert sum(one["n_schedules"] for one in found["by_family"].values()) == 32
 
     model = load_model(None, profile, tmp_path)
     assert model.id == found["model_id"]
@@ -75,7 +84,7 @@ def test_judging_an_existing_model(make_store: MakeStore, tmp_path: Path):
     roofline = scores("--store", path, "--evaluate-only", "--model", "roofline")
     assert roofline["split"] == "all"
     assert roofline["mape_5us"] == roofline["roofline"]["mape_5us"]
-    assert roofline["learned_share"] == 0.0
+    assert roofline["flagged"] == 1.0
 
 
 def test_tuning_and_the_table(make_store: MakeStore):
@@ -127,6 +136,12 @@ def test_too_few_kernels(make_store: MakeStore):
 
 def test_one_graph_only(make_store: MakeStore):
     assert "all measured kernels are of one graph" in refused("--store", make_store(graphs=1))
+
+
+def test_one_family_only(make_store: MakeStore):
+    line = refused("--store", make_store(families=1))
+    assert "kernels are of one family, 'family0'" in line
+    assert "fusewise collect --corpus generated" in line
 
 
 def test_features_of_another_version(make_store: MakeStore):
