@@ -18,8 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-#: Collections that may be trained on. All others are the test split.
-TRAINING_COLLECTIONS = frozenset({"transformers-auto-model", "timm", "torchvision"})
+from fusewise.datasets.splits import TRAINED_COLLECTIONS
 
 #: Training samples that are near duplicates of samples in test collections (wavlm and parakeet
 #: models of torchaudio and nemo): left out, or the test split would test what was trained on.
@@ -93,7 +92,7 @@ def is_test_collection(family: str) -> bool:
     Args:
         family: ``graphnet/mmseg/ann``, a sample's name ``mmseg/ANN_R50``, or ``mmseg``.
     """
-    return family.removeprefix("graphnet/").split("/")[0] not in TRAINING_COLLECTIONS
+    return family.removeprefix("graphnet/").split("/")[0] not in TRAINED_COLLECTIONS
 
 
 def architecture(sample: str, tags: Iterable[str] = ()) -> str:
