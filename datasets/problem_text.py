@@ -23,6 +23,9 @@ _Reference = int | str
 _FOLDERS: Final = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])+(?=[^\s/\\:'\"]+)")
 #: Components of a path that are kept: enough to tell a file, too few to tell a machine.
 _KEPT: Final = 2
+#: Fields of a node that only people and their rules look at; the last ones, and of recent problems.
+_ORIGIN_FIELDS: Final = ("modules", "fx_names", "sources", "written_as")
+_FEWEST_FIELDS: Final = len(Node.__struct_fields__) - len(_ORIGIN_FIELDS)
 
 
 def without_machine_paths(text: str) -> str:
@@ -36,9 +39,17 @@ def without_machine_paths(text: str) -> str:
 
 
 def publishable(problem: Problem) -> Problem:
-    """``problem`` with nothing in it that tells of the machine it was lowered on."""
+    """``problem`` with nothing in it that tells of the machine it was lowered on.
+
+    Nor by what its operations are known to who wrote them: a cost model has no use for that, and
+    it would make the text of each layer another one.
+    """
     nodes = (
-        msgspec.structs.replace(node, source=without_machine_paths(node.source))
+        msgspec.structs.replace(
+            node,
+            source=without_machine_paths(node.source),
+            **dict.fromkeys(_ORIGIN_FIELDS, ()),
+        )
         for node in problem.nodes
     )
     return msgspec.structs.replace(problem, nodes=tuple(nodes))
@@ -48,6 +59,8 @@ def problem_text(problem: Problem) -> str:
     """``problem`` without its key, which stands in a column of its own, as JSON text."""
     at = {node.name: i for i, node in enumerate(problem.nodes)}
     buffer_at = {buffer.name: i for i, buffer in enumerate(problem.buffers)}
+    # Problems that know nothing of their origins' names have the text that they always had.
+    untold = () if any(_known(node) for node in problem.nodes) else _ORIGIN_FIELDS
     nodes: list[Any] = []
     here = 0
     for node in problem.nodes:
@@ -58,7 +71,7 @@ def problem_text(problem: Problem) -> str:
                 [_distance(access.buffer, buffer_at, here), *msgspec.structs.astuple(access)[1:]]
                 for access in fields[side]
             ]
-        nodes.append([here - before, *fields.values()])
+        nodes.append([here - before, *(v for name, v in fields.items() if name not in untold)])
     buffers: list[Any] = []
     for i, buffer in enumerate(problem.buffers):
         fields = msgspec.structs.asdict(buffer)
@@ -115,7 +128,8 @@ def _read(
     read_nodes = []
     for step, *values in nodes:
         here += step
-        fields = dict(zip(Node.__struct_fields__, values, strict=True))
+        told = Node.__struct_fields__[: max(len(values), _FEWEST_FIELDS)]
+        fields = dict(zip(told, values, strict=True))
         for side in ("reads", "writes"):
             fields[side] = [
                 [_name(buffer, buffer_names, here), *rest] for buffer, *rest in fields[side]
@@ -149,6 +163,10 @@ def _read(
         "possible_fusions": read_fusions,
     }
     return msgspec.convert(parts, Problem)
+
+
+def _known(node: Node) -> bool:
+    return any(getattr(node, name) for name in _ORIGIN_FIELDS)
 
 
 def _first_written(node: Node, buffer_at: Mapping[str, int], otherwise: int) -> int:

@@ -57,3 +57,7 @@ class MeasureError(FusewiseError):
 
 class UnsupportedError(FusewiseError):
     """An environment or a graph that fusewise does not handle."""
+
+
+class RuleError(FusewiseError):
+    """A rule, or a file of rules, that cannot be understood."""

@@ -68,6 +68,16 @@ class Node(msgspec.Struct, frozen=True):
     flops: int
     #: Hash of everything that decides the code of this node alone, names left out.
     signature: str
+    # What a user knows each of ``origins`` by, "" where unknown. Of the same length as ``origins``,
+    # or empty in problems that were stored before these were kept.
+    #: Path of the innermost module that it is in, as in ``named_modules()``.
+    modules: tuple[str, ...] = ()
+    #: Name of its node in the captured graph.
+    fx_names: tuple[str, ...] = ()
+    #: Its own ``file:line``; ``source`` is that of the last one.
+    sources: tuple[str, ...] = ()
+    #: The operator that it was a part of before that was taken apart.
+    written_as: tuple[str, ...] = ()
 
     @property
     def fusible(self) -> bool:

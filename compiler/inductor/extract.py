@@ -8,17 +8,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import sympy
+import torch.fx
 from torch._inductor import dependencies as inductor_deps
 from torch._inductor import ir
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
+from fusewise.compiler.inductor.origins import module_path, source_line, written_as
 from fusewise.compiler.inductor.plans import node_name, owners
 from fusewise.schedule.problem import (
     Access,
@@ -32,7 +33,6 @@ from fusewise.schedule.problem import (
 )
 
 _SchedulerNode = inductor_scheduler.BaseSchedulerNode
-_FILE_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def extract_problem(
@@ -81,6 +81,7 @@ def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
     ops = tuple(sorted((str(n), int(c)) for n, c in body.op_counts.items())) if body else ()
     reduction_type = _reduction_type(node)
     origins, source = _origins(node)
+    operators = tuple(str(origin.target) for origin in origins)
     generated = kind in {"pointwise", "reduction", "scan", "sort"}
     return Node(
         name=node_name(node),
@@ -93,12 +94,16 @@ def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
         reads=reads,
         writes=writes,
         ops=ops,
-        origins=origins,
+        origins=operators,
         source=source,
         order=order,
         compiler_us=0.0 if kind == "nop" else _compiler_us(node),
         flops=0 if generated else int(node.estimate_flops() or 0),
-        signature=_signature(node, kind, ranges, reduction_type, reads, writes, origins),
+        signature=_signature(node, kind, ranges, reduction_type, reads, writes, operators),
+        modules=tuple(module_path(origin) for origin in origins),
+        fx_names=tuple(origin.name for origin in origins),
+        sources=tuple(source_line(origin) for origin in origins),
+        written_as=tuple(written_as(origin) for origin in origins),
     )
 
 
@@ -208,20 +213,16 @@ def _canonical_index(dep: inductor_deps.MemoryDep) -> str:
     return f"{dep.index.xreplace(renamed)} : {', '.join(str(size) for _, size in used)}"
 
 
-def _origins(node: _SchedulerNode) -> tuple[tuple[str, ...], str]:
+def _origins(node: _SchedulerNode) -> tuple[tuple[torch.fx.Node, ...], str]:
+    """The operations that ended up in ``node``, and the line of the last one that has any."""
     origins: list[Any] = []
     for leaf in node.get_nodes():
         if leaf.node is not None:
             origins += [o for o in leaf.node.get_origins() if o not in origins]
     position = {n: i for i, n in enumerate(V.graph.graph.nodes)} if len(origins) > 1 else {}
     origins.sort(key=lambda o: (position.get(o, -1), str(o)))
-    source = ""
-    for origin in reversed(origins):
-        found = _FILE_LINE.findall(origin.meta.get("stack_trace") or "")
-        if found:
-            source = ":".join(found[-1])
-            break
-    return tuple(str(o.target) for o in origins if o.op == "call_function"), source
+    source = next(filter(None, map(source_line, reversed(origins))), "")
+    return tuple(o for o in origins if o.op == "call_function"), source
 
 
 def _signature(

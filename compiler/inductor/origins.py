@@ -1,0 +1,60 @@
+"""Where an operation comes from: the user's module, line and operator, as a graph's nodes tell.
+
+Reads what Dynamo and AOTAutograd leave on the nodes of a captured graph; changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch.fx
+
+from fusewise.schedule.patterns import Operation
+
+_FILE_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+#: How Dynamo writes the variable that a module was reached by: ``L['self']``, ``G['model']``.
+_ROOT = re.compile(r"^[LG]\['([^']*)'\]\.?")
+#: An item of a container, where it is not written as an attribute: ``[0]`` or ``['a']``.
+_ITEM = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
+
+
+def operation(node: torch.fx.Node) -> Operation:
+    """A node of a captured graph as rules see it."""
+    return Operation(
+        node.name, str(node.target), written_as(node), module_path(node), source_line(node)
+    )
+
+
+def operations(gm: torch.fx.GraphModule) -> Iterator[Operation]:
+    """All operations of a captured graph in its order."""
+    return (operation(node) for node in gm.graph.nodes if node.op == "call_function")
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """Path of the innermost module that ``node`` is in, "" where it is in none that is known.
+
+    It begins at the module that was compiled, as in ``named_modules()``; where a function was, at
+    the name by which it knows the module. Nodes of a backward graph are where those are that they
+    are the derivative of.
+    """
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path = str(next(reversed(stack.values()))[0])
+    root = _ROOT.match(path)
+    if root is not None:
+        rest = path[root.end() :]
+        path = rest if root[1] == "self" else f"{root[1]}.{rest}" if rest else root[1]
+    return _ITEM.sub(r".\1", path.replace("._modules[", "[")).strip(".")
+
+
+def source_line(node: torch.fx.Node) -> str:
+    """``file:line`` of the user's program, "" where unknown."""
+    found = _FILE_LINE.findall(node.meta.get("stack_trace") or "")
+    return ":".join(found[-1]) if found else ""
+
+
+def written_as(node: torch.fx.Node) -> str:
+    """The operator that ``node`` was a part of before that was taken apart, "" where unknown."""
+    return str(node.meta.get("original_aten") or "")
