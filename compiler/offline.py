@@ -1,9 +1,8 @@
 """Offline search: each graph of a program, under many choices, by measured trials.
 
-A backend of its own for ``torch.compile``. Where the pipeline takes one look at a graph within a
-user's compile, this goes through lowering and codegen choices for as long as it is given, and ends
-with one contest of the best of all trials. Applies nothing: what it finds goes into the store and
-into a plan file.
+Where the pipeline takes one look at a graph within a user's compile, this goes through lowering and
+codegen choices for as long as it is given, and ends with one contest of the best of all trials.
+Applies nothing: what it finds goes into the store and into a plan file.
 """
 
 from __future__ import annotations
@@ -14,17 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.fx
-from torch._functorch import config as functorch_config
 
 import fusewise
-from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
-from fusewise.compiler.measuring.inputs import observe
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.options import Options
 from fusewise.compiler.session import Session
 from fusewise.compiler.trials import Effort, GraphSearch, SearchedGraph
-from fusewise.datasets.corpus import GraphSample, scalar_loss
-from fusewise.schedule.errors import CorpusError, FusewiseError
+from fusewise.compiler.visiting import size_of, visit_graphs
+from fusewise.datasets.corpus import GraphSample
 from fusewise.schedule.plan_file import PlanFile
 from fusewise.search.study import Trial
 
@@ -89,71 +85,19 @@ def search_program(
     sizes: list[int] = []
 
     def count(graph: GraphCompile) -> Any:
-        sizes.append(_size(graph))
+        sizes.append(size_of(graph))
         return graph.compile(None, None)
 
     # How many graphs share the budget is only known once all were compiled.
-    _run(sample, _Backend(session, count))
+    visit_graphs(sample, session, count)
     search = _ProgramSearch(sample, session, effort, watch, sizes)
     try:
-        _run(sample, _Backend(session, search.graph))
+        visit_graphs(sample, session, search.graph)
     except KeyboardInterrupt:
         search.interrupted = True
     session.store.close()
     session.store.ingest()
     return SearchedProgram(tuple(search.found.values()), search.interrupted)
-
-
-def _run(sample: GraphSample, backend: _Backend) -> None:
-    torch._dynamo.reset()
-    try:
-        with torch.set_grad_enabled(sample.training):
-            outputs = torch.compile(sample.module, backend=backend)(*sample.args, **sample.kwargs)
-            if sample.training:
-                scalar_loss(outputs).backward()
-    except FusewiseError:
-        raise
-    except Exception as error:
-        lines = str(error).strip().splitlines()
-        raise CorpusError(
-            f"it does not run compiled: {type(error).__name__}: {lines[0] if lines else ''}",
-            subject=sample.name,
-            remedy="run it without torch.compile, and with its stock backend, to see why",
-        ) from error
-    finally:
-        torch._dynamo.reset()
-    if backend.error is not None:
-        raise backend.error
-
-
-def _size(graph: GraphCompile) -> int:
-    return sum(node.op == "call_function" for node in graph.gm.graph.nodes)
-
-
-class _Backend:
-    """Hands every graph of a program to ``visit``, which gives what Inductor would."""
-
-    def __init__(self, session: Session, visit: Callable[[GraphCompile], Any]) -> None:
-        self._session = session
-        self._visit = visit
-        #: Raised once the program is through: Dynamo would make another error of it.
-        self.error: FusewiseError | None = None
-
-    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        self._session.observed = observe(example_inputs)
-        self._session.forward_key = None
-        # AOTAutograd's own cache would answer before a graph is seen here.
-        with functorch_config.patch(enable_autograd_cache=False):
-            return compile_whole(gm, example_inputs, self._graph, {})
-
-    def _graph(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-        graph = GraphCompile(gm, example_inputs, kwargs)
-        if self.error is None and _size(graph):
-            try:
-                return self._visit(graph)
-            except FusewiseError as error:
-                self.error = error
-        return graph.compile(None, None)
 
 
 class _ProgramSearch:
@@ -182,7 +126,7 @@ class _ProgramSearch:
     def graph(self, graph: GraphCompile) -> Any:
         """Search one graph; gives it compiled by Inductor."""
         self._seen += 1
-        size = _size(graph)
+        size = size_of(graph)
         share = size / max(size, sum(self._waiting))
         self._waiting = self._waiting[1:]
         seconds = max(0.0, self._end - time.monotonic()) * share

@@ -9,6 +9,7 @@ It never learns anything.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -70,8 +71,35 @@ def check_features(features: FloatArray, subject: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RooflineParts:
+    """What the analytic time is made of, each of shape [n] in microseconds."""
+
+    launch: FloatArray
+    #: Of the next two the greater one counts.
+    memory: FloatArray
+    arithmetic: FloatArray
+
+    @property
+    def us(self) -> FloatArray:
+        """The whole."""
+        result: FloatArray = self.launch + np.maximum(self.memory, self.arithmetic)
+        return result
+
+
 def roofline_us(features: FloatArray, profile: DeviceProfile | None = None) -> FloatArray:
     """Analytic time in microseconds, shape [n], of groups with ``features`` [n, F].
+
+    See :func:`roofline_parts`.
+
+    Raises:
+        ModelError: the shape is not [n, F].
+    """
+    return roofline_parts(features, profile).us
+
+
+def roofline_parts(features: FloatArray, profile: DeviceProfile | None = None) -> RooflineParts:
+    """Parts of the analytic time of groups with ``features`` [n, F].
 
     ``launch + max(memory, arithmetic) / utilisation``: memory is each kind of byte over its
     bandwidth (what fits the last-level cache moves at the cache's), arithmetic each class of
@@ -129,8 +157,7 @@ def roofline_us(features: FloatArray, profile: DeviceProfile | None = None) -> F
     # Finished kernels spread their work themselves, their nodes have no loops to judge by.
     filled = np.where(amount("other_nodes") > 0, 1.0, filled)
     utilisation = np.clip(filled, least, 1.0)
-    result: FloatArray = amount("device_launch") + np.maximum(memory, arithmetic) / utilisation
-    return result
+    return RooflineParts(amount("device_launch"), memory / utilisation, arithmetic / utilisation)
 
 
 class Roofline:

@@ -82,6 +82,16 @@ class TrainedModel:
         )
         return Prediction(np.exp(middle), np.exp(middle - width), np.exp(middle + width), source)
 
+    def contributions(self, matrix: FloatArray) -> FloatArray:
+        """SHAP values of the trees' log ratio, shape [n, F + 2], the mean of all rows last.
+
+        ``matrix`` is as :func:`design` makes it; each row adds up to what the trees predict.
+        """
+        values: FloatArray = np.asarray(
+            self._booster.predict(matrix, num_threads=1, pred_contrib=True), dtype=np.float64
+        )
+        return values
+
 
 def design(features: FloatArray, base_us: FloatArray) -> FloatArray:
     """What the trees see, shape [n, F + 1]: the features and the log of the roofline."""

@@ -1,0 +1,138 @@
+"""Which features drive a prediction: the share of each in the predicted time of a group.
+
+For a learned model these are SHAP values of its trees (Lundberg et al. 2020, "From local
+explanations to global understanding", as LightGBM computes them), for the roofline the parts that
+it adds up. Explains predictions, and changes none.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from fusewise.costmodel.feature_table import COLUMN, FEATURES
+from fusewise.costmodel.interface import CostModel, FloatArray
+from fusewise.costmodel.roofline import check_features, roofline_parts, roofline_us
+from fusewise.costmodel.trained import TrainedModel, design
+
+#: What the trees see beside the features.
+_ROOFLINE: Final = "roofline"
+
+
+class Contribution(msgspec.Struct, frozen=True, kw_only=True):
+    """What one feature does to a prediction."""
+
+    feature: str
+    #: Value and unit of the feature, as in the table of features.
+    value: float
+    unit: str
+    #: SHAP value: added to the log of the time, so the time is multiplied by exp of it.
+    shap: float
+    #: The time is multiplied by this.
+    factor: float
+
+
+class Attribution(msgspec.Struct, frozen=True, kw_only=True):
+    """How the prediction of one group came about. Times are in microseconds."""
+
+    #: Roofline time, and what it is made of; the greater of memory and arithmetic counts.
+    roofline_us: float
+    launch_us: float
+    memory_us: float
+    arithmetic_us: float
+    #: Factor that the trees give a kernel of average features; 1 without trees.
+    base_factor: float = 1.0
+    #: The features, those that do most first; empty where no trees predict.
+    contributions: tuple[Contribution, ...] = ()
+
+    @property
+    def bound_by(self) -> str:
+        """What takes most of the time: ``memory``, ``arithmetic`` or ``launch``."""
+        parts = {
+            "memory": self.memory_us,
+            "arithmetic": self.arithmetic_us,
+            "launch": self.launch_us,
+        }
+        return max(parts, key=lambda name: parts[name])
+
+    @property
+    def trees_us(self) -> float | None:
+        """What the trees predict; None without trees."""
+        if not self.contributions:
+            return None
+        log = sum(c.shap for c in self.contributions) + float(np.log(self.base_factor))
+        return self.roofline_us * float(np.exp(log))
+
+
+def attribute(model: CostModel, features: FloatArray, *, trees: bool = True) -> list[Attribution]:
+    """Attributions of groups with ``features`` [n, F].
+
+    The trees tell of themselves even where the model gives another answer because a feature is
+    outside of the range that it was trained on.
+
+    Args:
+        model: a trained model, or any other, of which only the roofline's parts are known.
+        features: as ``Featurizer.batch`` gives them.
+        trees: whether to ask the trees at all.
+
+    Raises:
+        ModelError: the shape is not [n, F].
+    """
+    check_features(features, f"model {model.name}")
+    parts = roofline_parts(features)
+    base = roofline_us(features)
+    shap = _shap(model, features) if trees and isinstance(model, TrainedModel) else None
+    return [
+        Attribution(
+            roofline_us=float(base[i]),
+            launch_us=float(parts.launch[i]),
+            memory_us=float(parts.memory[i]),
+            arithmetic_us=float(parts.arithmetic[i]),
+            base_factor=1.0 if shap is None else float(np.exp(shap[i, -1])),
+            contributions=() if shap is None else _ranked(features[i], base[i], shap[i]),
+        )
+        for i in range(len(features))
+    ]
+
+
+def amounts(features: FloatArray) -> dict[str, float]:
+    """Values of one group's ``features`` [F] in plain units: bytes, operations, counts, shares."""
+    plain = {}
+    for feature, value in zip(FEATURES, features.tolist(), strict=True):
+        plain[feature.name] = 2.0**value - 1.0 if feature.unit.startswith("log2") else value
+    return plain
+
+
+def moved_bytes(features: FloatArray) -> tuple[int, int]:
+    """Distinct bytes that a group with ``features`` [F] reads, and that it stores."""
+    plain = amounts(features)
+
+    def total(start: str) -> int:
+        return round(sum(plain[name] for name in COLUMN if name.startswith(start)))
+
+    return total("read_"), total("written_")
+
+
+def _shap(model: TrainedModel, features: FloatArray) -> FloatArray:
+    """Shape [n, F + 2]: the features, the log of the roofline, and the mean."""
+    if not len(features):
+        return np.empty((0, len(FEATURES) + 2))
+    return model.contributions(design(features, roofline_us(features)))
+
+
+def _ranked(features: FloatArray, base: float, shap: FloatArray) -> tuple[Contribution, ...]:
+    names = [*((f.name, f.unit) for f in FEATURES), (_ROOFLINE, "log us")]
+    values = [*features.tolist(), float(np.log(base))]
+    found = [
+        Contribution(
+            feature=name,
+            value=value,
+            unit=unit,
+            shap=float(added),
+            factor=float(np.exp(added)),
+        )
+        for (name, unit), value, added in zip(names, values, shap[:-1].tolist(), strict=True)
+    ]
+    return tuple(sorted(found, key=lambda c: (-abs(c.shap), c.feature)))
