@@ -311,7 +311,7 @@ def _resolution(value: Any) -> float:
     return 0.0
 
 
-def serve(connection: Connection) -> int:
+def serve(connection: Connection, worker: Worker | None = None) -> int:
     """Answer requests until the parent closes its end, or has asked nothing for long.
 
     An idle process would keep a device context; the parent starts another when it needs one. An
@@ -321,7 +321,7 @@ def serve(connection: Connection) -> int:
     Returns:
         Exit status of the process.
     """
-    worker = Worker()
+    worker = worker or Worker()
     # What is loaded by now stays; collecting garbage need not go over it each time.
     gc.freeze()
     while connection.poll(_IDLE_S):
