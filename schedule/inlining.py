@@ -30,6 +30,7 @@ Rule = Literal[
     "output",
     "own",
     "operand",
+    "overwritten",
     "layout",
     "too_large",
 ]
@@ -46,6 +47,7 @@ RULES: Final[Mapping[Rule, str]] = {
     "output": "it is an output of the graph",
     "own": "its operator always stores what it computes",
     "operand": "a user needs it in memory",
+    "overwritten": "what it reads is overwritten later",
     "layout": "its strides have to be those of the captured graph",
     "too_large": "its expression is too large to be inlined",
 }
@@ -74,6 +76,8 @@ class InliningDecision(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["pointwise", "reduction", "scan", "sort"]
     outcome: Verdict
     rule: Rule
+    #: Buffer that it is stored in; "" where it is inlined.
+    buffer: str
     #: Nodes whose stored values compute it again, in the order of the graph. A stored value has
     #: some where they came before what needs it stored.
     inlined_into: tuple[str, ...]
@@ -88,14 +92,23 @@ class InliningDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def optional(self) -> bool:
-        """Whether a schedule may decide otherwise."""
+        """Whether the rule is one that a schedule may overrule."""
         return self.rule in OPTIONAL
 
     @property
-    def recomputed(self) -> int:
-        """How often it is computed beyond once."""
-        copies = len(self.inlined_into) + (self.outcome == "store")
-        return max(0, copies - 1)
+    def alternative(self) -> Verdict | None:
+        """What a schedule could decide in its place; None where nothing else is possible.
+
+        What has to be stored can be stored earlier, for those who computed it before that.
+        """
+        if self.outcome == "store" and self.optional:
+            return "inline"
+        return "store" if self.inlined_into else None
+
+    @property
+    def computed(self) -> int:
+        """In how many places it is computed; 0 where nobody needs it."""
+        return len(self.inlined_into) + (self.outcome == "store")
 
 
 def node_choice(node: str, verdict: Verdict) -> Choice:

@@ -1,6 +1,7 @@
 """Lowering and codegen choices: their names, values and what they mean to Inductor.
 
-One table. A choice that is not in it cannot be in a schedule.
+One table. Beside what is in it, a schedule can only have choices about single nodes, which are no
+settings: see ``inlining``.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ _TRANSLATED: dict[str, dict[Any, Any]] = {
 
 
 def config_patches(choices: Iterable[Choice]) -> dict[str, Any]:
-    """Inductor settings for ``choices``.
+    """Inductor settings for ``choices``; those about single nodes have none.
 
     Raises:
         PlanError: a choice that this fusewise or this Inductor does not know.
@@ -106,6 +107,8 @@ def config_patches(choices: Iterable[Choice]) -> dict[str, Any]:
     patches: dict[str, Any] = {}
     known = inductor_config.get_config_copy()
     for choice in choices:
+        if choice.of_node:
+            continue
         kind = _BY_NAME.get(choice.name)
         if kind is None:
             near = difflib.get_close_matches(choice.name, _BY_NAME, n=1)
@@ -148,4 +151,4 @@ def schedule_of(choices: Iterable[Choice], plan: Plan | None) -> Schedule:
 
 def stage_of(choice: Choice) -> Literal["lowering", "codegen"]:
     """Whether a choice acts before or after fusion."""
-    return _BY_NAME[choice.name].stage
+    return "lowering" if choice.of_node else _BY_NAME[choice.name].stage

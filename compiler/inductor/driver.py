@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 import torch
 import torch.fx
 from torch._guards import TracingContext
@@ -23,15 +24,18 @@ from torch._inductor import config as inductor_config
 from torch._inductor import graph as inductor_graph
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.exc import InductorError
+from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
+from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.state import GraphState
 from fusewise.schedule.errors import FusewiseError
+from fusewise.schedule.inlining import InliningDecision, verdicts
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Choice, Schedule
 
@@ -65,6 +69,8 @@ class LiveGraph:
     scheduler: inductor_scheduler.Scheduler
     nodes: tuple[_Node, ...]
     default_plan: Plan
+    #: What was stored and what inlined on the way, in the order of the lowered graph.
+    decisions: tuple[InliningDecision, ...]
 
 
 class _SurveyedError(BaseException):
@@ -77,8 +83,9 @@ class _SurveyedError(BaseException):
 class _Surveyor(Interceptor):
     """Read Inductor's own plan, show the unfused graph to ``visit``, and stop."""
 
-    def __init__(self, visit: Callable[[LiveGraph], None]) -> None:
+    def __init__(self, visit: Callable[[LiveGraph], None], inlining: Inlining) -> None:
         self._visit = visit
+        self._inlining = inlining
         self.visited = False
 
     def fuse(
@@ -87,11 +94,12 @@ class _Surveyor(Interceptor):
         nodes: list[_Node],
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
+        decisions = tuple(_in_the_end(self._inlining.decisions))
         unfused = GraphState(scheduler, nodes)
         _, default_plan = record_plan(scheduler, nodes, stock)
         unfused.restore()
         self.visited = True
-        self._visit(LiveGraph(scheduler, tuple(nodes), default_plan))
+        self._visit(LiveGraph(scheduler, tuple(nodes), default_plan, decisions))
         raise _SurveyedError
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
@@ -156,7 +164,8 @@ class GraphCompile:
             context.output_strides.clear()
         tag = "" if schedule is None else f"fusewise-{schedule.id}"
         library = "" if schedule is None else kernel_library()
-        with self.settings(schedule), _cache_tag(tag), prebuilt(library):
+        inlining = _inlining(schedule or Schedule())
+        with self.settings(schedule), inlining.active(), _cache_tag(tag), prebuilt(library):
             if interceptor is None:
                 return inductor_compile_fx.compile_fx_inner(
                     copy_graph(self.gm), self.example_inputs, **self.kwargs
@@ -171,9 +180,11 @@ class GraphCompile:
 
         No code is generated. Raises what ``visit`` raises, and Inductor's own errors.
         """
-        surveyor = _Surveyor(visit)
+        schedule = Schedule(lowering=tuple(choices))
+        inlining = _inlining(schedule, record=True)
+        surveyor = _Surveyor(visit, inlining)
         with suppress(_SurveyedError):
-            self._lower(Schedule(lowering=tuple(choices)), surveyor)
+            self._lower(schedule, surveyor, inlining)
         if not surveyor.visited:
             raise RuntimeError("Inductor ended without scheduling the graph")
 
@@ -181,7 +192,7 @@ class GraphCompile:
         """Lower and generate the program of a schedule without compiling it.
 
         Raises:
-            PlanError: the plan is illegal for this graph.
+            PlanError: the plan, or a choice about a node, is illegal for this graph.
         """
         applier = Applier(schedule.plan)
         self.generate_through(schedule, StopAtProgram(applier))
@@ -192,11 +203,16 @@ class GraphCompile:
     def generate_through(self, schedule: Schedule, stop: StopAtProgram) -> None:
         """Lower under a schedule's choices until ``stop`` has seen the program."""
         with suppress(_GeneratedError):
-            self._lower(schedule, stop)
+            self._lower(schedule, stop, _inlining(schedule))
 
-    def _lower(self, schedule: Schedule, interceptor: Interceptor) -> None:
+    def _lower(self, schedule: Schedule, interceptor: Interceptor, inlining: Inlining) -> None:
         uncached = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-        with self.settings(schedule), inductor_config.patch(uncached), intercept(interceptor):
+        with (
+            self.settings(schedule),
+            inductor_config.patch(uncached),
+            inlining.active(),
+            intercept(interceptor),
+        ):
             try:
                 inductor_compile_fx.compile_fx_inner(
                     copy_graph(self.gm), self.example_inputs, **self.kwargs
@@ -234,6 +250,27 @@ def compile_whole(
         inner_compile=compile_graph,
         config_patches=dict(inductor_options),
     )
+
+
+def _inlining(schedule: Schedule, *, record: bool = False) -> Inlining:
+    return Inlining(verdicts(schedule.lowering), record=record)
+
+
+def _in_the_end(decisions: Iterable[InliningDecision]) -> Iterator[InliningDecision]:
+    """What was decided, with values that were stored too late for anyone to read as inlined.
+
+    An input that is overwritten has all its readers stored, also those whose readers all have
+    inlined them. The scheduler drops these.
+    """
+    decisions = tuple(decisions)
+    dropped = {d.node for d in decisions if d.buffer in V.graph.removed_buffers}
+    for decision in decisions:
+        changes: dict[str, Any] = {"outcome": "inline", "buffer": ""}
+        yield msgspec.structs.replace(
+            decision,
+            inlined_into=tuple(node for node in decision.inlined_into if node not in dropped),
+            **(changes if decision.node in dropped else {}),
+        )
 
 
 class StopAtProgram(Interceptor):
