@@ -108,7 +108,9 @@ class _Reader:
         return found
 
     def _selector(self, table: Mapping[str, Any], at: str) -> Selector | None:
-        fields: dict[str, tuple[str, ...]] = {}
+        if not table:
+            return None
+        fields: dict[str, tuple[str, ...]] = dict.fromkeys(FIELDS, ())
         for name, value in table.items():
             listed = value if isinstance(value, list) else [value]
             for one in listed:
@@ -119,7 +121,9 @@ class _Reader:
             if not listed:
                 raise self._wrong(f"{at}.{name}", "is empty", "give a pattern, or leave it out")
             fields[name] = tuple(listed)
-        return made.select(**fields) if fields else None
+        return Selector(
+            op=fields["op"], module=fields["module"], node=fields["node"], source=fields["source"]
+        )
 
     def _known(self, table: Mapping[str, Any], keys: Iterable[str], at: str) -> None:
         for name in table:
