@@ -78,10 +78,11 @@ class _Backend:
         self._session.forward_key = None
         # AOTAutograd's own cache would answer before a graph is seen here.
         with functorch_config.patch(enable_autograd_cache=False):
-            return compile_whole(gm, example_inputs, self._graph, {})
+            options = self._session.inductor_options
+            return compile_whole(gm, example_inputs, self._graph, options)
 
     def _graph(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-        graph = GraphCompile(gm, example_inputs, kwargs)
+        graph = GraphCompile(gm, example_inputs, kwargs, self._session.inductor_options)
         if self.error is None and size_of(graph):
             try:
                 return self._visit(graph)

@@ -1,0 +1,99 @@
+"""Storing every value at lowering: what Inductor would compute inside its users gets a kernel.
+
+A third point at which Inductor is met, beside those of :mod:`~fusewise.compiler.inductor.hooks`:
+where it has lowered one operator of the captured graph. Decides nothing by itself and does nothing
+outside of :func:`storing_every_value`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch._inductor import graph as inductor_graph
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+from torch.utils import _pytree as pytree
+
+_COMPUTED = (ir.Pointwise, ir.Reduction, ir.Scan, ir.Sort)
+
+
+class Stored:
+    """What became of the operators of one graph."""
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        #: For each operation that the scheduler will see, the captured operator that it computes.
+        self.operator: dict[str, str] = {}
+
+    def store(self, graph: inductor_graph.GraphLowering, lower: Callable[[], Any]) -> Any:
+        """Lower one operator, and store what it gives wherever that is computed at all.
+
+        Values on another device than the graph's (a number that a GPU kernel takes from the CPU)
+        stay as they are: a kernel there would have to be waited for.
+        """
+        before = len(graph.operations)
+        result = lower()
+        for value in pytree.tree_leaves(result):
+            box = _storage(value)
+            if box is not None and _device_type(box) == self._device_type:
+                box.realize()
+        node = V.graph.current_node
+        for operation in graph.operations[before:]:
+            self.operator[operation.get_operation_name()] = node.name
+        return result
+
+
+def _storage(value: Any) -> ir.StorageBox | None:
+    """Where a lowered tensor, or what it is a view of, will be kept; None if it is kept already."""
+    while isinstance(value, ir.TensorBox | ir.BaseView):
+        value = value.data
+    computed = isinstance(value, ir.StorageBox) and isinstance(value.data, _COMPUTED)
+    return value if computed else None
+
+
+def _device_type(box: ir.StorageBox) -> str:
+    device = box.get_device()
+    return "" if device is None else str(device.type)
+
+
+_active: ContextVar[Stored | None] = ContextVar("fusewise_stored", default=None)
+_lock = threading.Lock()
+_installed = False
+
+
+@contextmanager
+def storing_every_value(device_type: str) -> Iterator[Stored]:
+    """Store each value that graphs lowered in this context compute on ``device_type``."""
+    _install()
+    stored = Stored(device_type)
+    token = _active.set(stored)
+    try:
+        yield stored
+    finally:
+        _active.reset(token)
+
+
+def _install() -> None:
+    global _installed  # noqa: PLW0603
+    with _lock:
+        if _installed:
+            return
+        original = inductor_graph.GraphLowering.call_function
+
+        @functools.wraps(original)
+        def call_function(
+            self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: Any
+        ) -> Any:
+            stored = _active.get()
+            lower = functools.partial(original, self, target, args, kwargs)
+            # A subgraph (a branch, an autotuned choice) is the inside of one operator.
+            inside = self.name is not None or isinstance(self, inductor_graph.SubgraphLowering)
+            return lower() if stored is None or inside else stored.store(self, lower)
+
+        inductor_graph.GraphLowering.call_function = call_function  # type: ignore[method-assign]
+        _installed = True
