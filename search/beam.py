@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fusewise.schedule.plan import Plan, check_plan
@@ -32,7 +32,9 @@ from fusewise.search.region import (
     regions,
     runs,
 )
+from fusewise.search.repair import Closing, Keeping
 from fusewise.search.result import SearchResult
+from fusewise.search.rules import RuledLegality
 from fusewise.search.tree import Tree, trees_of
 
 #: Complete plans built for each node where no limit is given.
@@ -61,6 +63,7 @@ def beam_search(
     legality: Legality,
     cost: GroupCost,
     budget: Budget | None = None,
+    keeping: Keeping | None = None,
 ) -> SearchResult:
     """Search for plans of ``problem`` that take less time than ``default``.
 
@@ -72,6 +75,7 @@ def beam_search(
         legality: the compiler's rules, asked once for a pair of trees.
         cost: time of groups in microseconds. Never asked for groups of nodes that run nothing.
         budget: limits; those of :class:`Budget` if None.
+        keeping: rules that every plan given back keeps; ``default`` has to keep them.
 
     Raises:
         PlanError: ``default`` is no complete acyclic plan of ``problem``.
@@ -79,14 +83,24 @@ def beam_search(
     """
     budget = budget or Budget()
     check_plan(problem, default)
-    return _Search(problem, default, Ledger(legality, cost), budget).run()
+    if keeping is not None:
+        legality = RuledLegality(legality, keeping.rulings)
+    return _Search(problem, default, Ledger(legality, cost), budget, keeping).run()
 
 
 class _Search:
     """One run of the search: its rounds, and the gathering of whole plans from their parts."""
 
-    def __init__(self, problem: Problem, default: Plan, ledger: Ledger, budget: Budget) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        default: Plan,
+        ledger: Ledger,
+        budget: Budget,
+        keeping: Keeping | None,
+    ) -> None:
         self._began = time.monotonic()
+        self._keeping = keeping
         self._problem = problem
         self._default = default
         self._ledger = ledger
@@ -102,6 +116,11 @@ class _Search:
         free = [tree for tree in trees if not is_fixed(problem, tree)]
         near = neighbours(problem, sum(tree.mask for tree in free))
         terrain = Terrain(problem, near, descendants(problem))
+        closing = None
+        if self._keeping is not None:
+            bound, permits = self._keeping.bound, self._keeping.rulings.permits
+            terrain = replace(terrain, bound=bound, permits=permits)
+            closing = Closing(problem, ledger, self._keeping.rulings)
         index = problem.index
         tied = [(1 << index[s.first], 1 << index[s.second]) for s in self._stepwise.aligns]
         areas = regions(free, near, tied)
@@ -114,7 +133,7 @@ class _Search:
         self._advance(flat, total * 2 // 3 if large else total)
         whole = Whole(problem, trees, flat, [beam.start for beam in flat])
         best = whole.best()
-        plans = Plans(problem, self._stepwise, ledger, self._default)
+        plans = Plans(problem, self._stepwise, ledger, self._default, closing)
         for origin, states in whole.deviations(max(1, budget.keep // 4)):
             plans.add(whole, states, origin)
         if large and not self._late():

@@ -94,6 +94,11 @@ class Part:
             self.tree[1 << at] = Leaf(self.names[at], i)
         self.start: Masks = tuple(self._adopt(tree, local) for tree in trees)
         self.alone: Masks = tuple(1 << at for at in range(len(ids)))
+        self._permits = terrain.permits
+        self._permitted: dict[int, bool] = {}
+        self._bound = [self._adopt(tree, local) for tree in terrain.bound if tree.mask & own]
+        #: The plan in which nothing is fused but what has to be.
+        self.loose: Masks = self._loose()
 
     def _adopt(self, tree: Tree, local: dict[int, int]) -> int:
         mask = 0
@@ -101,6 +106,25 @@ class Part:
             mask = sum(local[i] for i in bits(sub.mask))
             self.tree.setdefault(mask, sub)
         return mask
+
+    def _loose(self) -> Masks:
+        if not self._bound:
+            return self.alone
+        joined = sum(self._bound)
+        waiting = [*self._bound, *(bit for bit in self.alone if not bit & joined)]
+        waiting.sort(key=lambda mask: mask & -mask)
+        order: list[int] = []
+        left = sum(self.alone)
+        while waiting:
+            # A group is ready once no node that is left has to run before one of its own.
+            at = next(
+                i
+                for i, mask in enumerate(waiting)
+                if not any(self._below[j] & mask for j in bits(left & ~mask))
+            )
+            order.append(waiting.pop(at))
+            left &= ~order[-1]
+        return tuple(order)
 
     def group(self, mask: int) -> frozenset[str]:
         """Names of the nodes of a mask."""
@@ -169,6 +193,7 @@ class Part:
             low = mask & -mask
             # Both halves of one split are subtrees at the root; keep one of each pair.
             unique = list(dict.fromkeys(t if t & low else t ^ mask for t in taken))
+            unique = [t for t in unique if self._keeps(t) and self._keeps(mask ^ t)]
             if len(unique) > _MAX_SPLITS:
                 spread = [i * (len(unique) - 1) // (_MAX_SPLITS - 1) for i in range(_MAX_SPLITS)]
                 unique = [unique[i] for i in spread]
@@ -251,6 +276,9 @@ class Part:
 
     def build(self, move: Move) -> bool:
         """Whether the groups that a move makes can be built; finds their trees, asks verdicts."""
+        # A merge that is not permitted is refused by the verdict, which is remembered.
+        if move.kind != "merge" and not all(map(self._keeps, move.added())):
+            return False
         if move.kind == "merge":
             return self._join(move.first, move.second, -self.gain(move))
         rest = move.first ^ move.second
@@ -258,10 +286,19 @@ class Part:
             return False
         return move.kind == "split" or self._join(move.second, move.third, -self.gain(move))
 
+    def _keeps(self, mask: int) -> bool:
+        """Whether a group splits nothing that is bound, and is permitted."""
+        known = self._permitted.get(mask)
+        if known is None:
+            whole = all(bound & mask in (0, bound) for bound in self._bound)
+            known = whole and self._permits(sum(1 << self.ids[i] for i in bits(mask)))
+            self._permitted[mask] = known
+        return known
+
     def _join(self, a: int, b: int, saved_us: float) -> bool:
         whole = a | b
         if whole in self.tree:
-            return True
+            return self._keeps(whole)
         # What is depended on comes first; else what comes earlier.
         if self.below(b) & a or (not self.below(a) & b and b & -b < a & -a):
             a, b = b, a

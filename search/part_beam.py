@@ -82,10 +82,10 @@ class PartBeam:
         """Search, yielding at each step the masks to be scored before it goes on."""
         part = self.part
         self._limits = limits
-        yield part.unknown(dict.fromkeys((*part.start, *part.alone)))
+        yield part.unknown(dict.fromkeys((*part.start, *part.loose)))
         beam = [self._add(part.start, "default")]
-        if self._construct and part.start != part.alone:
-            beam.append(self._add(part.alone, "unfused"))
+        if self._construct and part.start != part.loose:
+            beam.append(self._add(part.loose, "unfused"))
         if self._construct:
             built = yield from self._constructed()
             beam += built
@@ -113,7 +113,7 @@ class PartBeam:
         """From nothing fused, fuse or leave each pair that touches, in dependency order."""
         part = self.part
         width = max(2, self._limits.width // 2)
-        beam = [self._add(part.alone, "unfused")]
+        beam = [self._add(part.loose, "unfused")]
         for bit in part.alone:
             for other_at in bits(part.near(bit) & (bit - 1)):
                 if len(self.found) >= self._limits.states:

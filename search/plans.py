@@ -13,6 +13,7 @@ from fusewise.schedule.problem import Problem
 from fusewise.search.assembly import Stepwise, Whole
 from fusewise.search.ledger import Ledger
 from fusewise.search.part_beam import State
+from fusewise.search.repair import Closing
 from fusewise.search.result import ScoredPlan, SearchResult
 from fusewise.search.tree import Tree, trees_of
 
@@ -20,8 +21,16 @@ from fusewise.search.tree import Tree, trees_of
 class Plans:
     """Gathers complete plans. The default is in it from the start."""
 
-    def __init__(self, problem: Problem, stepwise: Stepwise, ledger: Ledger, default: Plan) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        stepwise: Stepwise,
+        ledger: Ledger,
+        default: Plan,
+        closing: Closing | None = None,
+    ) -> None:
         self._problem = problem
+        self._closing = closing
         self._stepwise = stepwise
         self._ledger = ledger
         self._idle = {node.name for node in problem.nodes if node.kind == "nop"}
@@ -49,6 +58,9 @@ class Plans:
 
     def add_trees(self, trees: Sequence[Tree], foreign: frozenset[str], origin: str) -> bool:
         """Take in the groups of a whole graph, known to close no cycle; whether it was new."""
+        if self._closing is not None:
+            trees = self._closing.closed(trees)
+            self._ledger.score(t.members for t in trees if not self._idle.issuperset(t.nodes))
         plan = self._stepwise.plan(trees, foreign)
         if plan in self._found:
             return False

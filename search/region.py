@@ -6,7 +6,7 @@ Reads the problem and the compiler's own plan; never asks for legality or cost.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +39,10 @@ class Terrain:
     near: Sequence[int]
     #: See :func:`descendants`.
     below: Sequence[int]
+    #: Groups that nothing may split.
+    bound: Sequence[Tree] = ()
+    #: Whether the nodes of a bitset may be one group, whatever the compiler says of it.
+    permits: Callable[[int], bool] = lambda _: True
 
 
 def neighbours(problem: Problem, movable: int) -> list[int]:

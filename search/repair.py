@@ -7,7 +7,7 @@ that come of it are never split by the search.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewise.schedule.plan import Plan, is_acyclic
@@ -34,8 +34,8 @@ class Repaired:
 
     #: The compiler's own where that keeps them already.
     plan: Plan
-    #: Groups of two nodes or more that have to stay together, as bitsets.
-    bound: tuple[int, ...]
+    #: Groups of two nodes or more that have to stay together.
+    bound: tuple[Tree, ...]
     unmet: tuple[Unmet, ...]
 
 
@@ -49,6 +49,15 @@ def repaired(problem: Problem, default: Plan, legality: Legality, rulings: Rulin
         rulings: the rules on the graph.
     """
     return _Repair(problem, default, RuledLegality(legality, rulings), rulings).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a search has to keep."""
+
+    rulings: Rulings
+    #: Groups that it may not split.
+    bound: tuple[Tree, ...]
 
 
 class _Repair:
@@ -69,9 +78,9 @@ class _Repair:
         cores, unmet = self._cores(trees)
         for core in cores:
             trees = self._together(trees, core)
-        trees = self._untangled(trees, [core.mask for core in cores])
+        trees = self._untangled(trees, cores)
         closed = Closing(problem, self._legality, self._rulings).closed(trees)
-        bound = tuple(core.mask for core in cores)
+        bound = tuple(core for core in cores if any(core.mask & ~tree.mask == 0 for tree in closed))
         if set(closed) == set(before):
             return Repaired(self._default, bound, unmet)
         plan = Stepwise(problem, self._default).plan(closed, frozenset(self._foreign))
@@ -180,12 +189,13 @@ class _Repair:
         self._foreign.update(core.nodes)
         return [*kept, core]
 
-    def _untangled(self, trees: Sequence[Tree], bound: Sequence[int]) -> list[Tree]:
+    def _untangled(self, trees: Sequence[Tree], bound: Sequence[Tree]) -> list[Tree]:
         """``trees`` without cycles: what closes one and is neither bound nor fixed is taken apart.
 
         Of what is bound no more than its own nodes are kept together.
         """
         found = list(trees)
+        masks = {core.mask for core in bound}
         while arrange(self._problem, found) is None:
             for cycle in cycles(self._problem, found):
                 loose = [
@@ -193,22 +203,16 @@ class _Repair:
                     for tree in cycle
                     if len(tree) > 1
                     and not is_fixed(self._problem, tree)
-                    and tree.mask not in bound
+                    and tree.mask not in masks
                 ] or [tree for tree in cycle if len(tree) > 1]
                 for tree in loose:
                     found.remove(tree)
-                    inside = [mask for mask in bound if mask & tree.mask and mask != tree.mask]
-                    found += self._taken_apart(tree, inside)
+                    inside = [core for core in bound if core.mask & tree.mask and tree not in bound]
+                    found += inside
+                    taken = sum(core.mask for core in inside)
+                    found += [leaf for leaf in _leaves(tree) if not leaf.mask & taken]
                     self._foreign.update(tree.nodes)
         return found
-
-    def _taken_apart(self, tree: Tree, bound: Sequence[int]) -> list[Tree]:
-        parts: list[Tree] = []
-        rest = tree.mask
-        for mask in bound:
-            parts += self._pieces(tree, tree.mask & ~mask)
-            rest &= ~mask
-        return [*parts, *(leaf for leaf in _leaves(tree) if leaf.mask & rest)]
 
 
 class Closing:
@@ -264,12 +268,3 @@ def _join(
 
 def _leaves(tree: Tree) -> list[Tree]:
     return [sub for sub in subtrees(tree) if isinstance(sub, Leaf)]
-
-
-def bound_nodes(problem: Problem, groups: Iterable[int]) -> list[int]:
-    """For each node the bitset of those it has to stay together with, itself included."""
-    found = [1 << i for i in range(len(problem.nodes))]
-    for mask in groups:
-        for i in bits(mask):
-            found[i] = mask
-    return found

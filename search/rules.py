@@ -21,6 +21,8 @@ from fusewise.search.tree import Tree
 
 #: Reason code of a merge that a rule forbids.
 RULE: Final = "rule"
+#: Kinds of nodes that nothing is ever fused with.
+_CLOSED: Final = frozenset({"extern", "nop"})
 
 
 class Demand(NamedTuple):
@@ -174,10 +176,13 @@ class Rulings:
     @functools.cached_property
     def demands(self) -> tuple[Demand, ...]:
         """All demands on nodes that share data, those of the strongest rule first."""
+        kinds = [node.kind for node in self.problem.nodes]
+        open_to = sum(1 << i for i, kind in enumerate(kinds) if kind not in _CLOSED)
         found = [
             Demand(self._decider(i, j), i, j)
             for i, row in enumerate(self._demanded)
-            for j in bits(row & self.near[i] & -(1 << i))
+            for j in bits(row & self.near[i] & open_to & -(1 << i))
+            if open_to >> i & 1
         ]
         return tuple(sorted(found, key=lambda demand: (-demand.rule, *demand[1:])))
 
