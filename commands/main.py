@@ -11,6 +11,7 @@ from fusewise.schedule.errors import FusewiseError
 
 #: Commands by name, each with the module that it is in; loaded when asked for.
 _COMMANDS = {
+    "ablate": "fusewise.commands.ablate",
     "collect": "fusewise.commands.collect",
     "dataset": "fusewise.commands.dataset",
     "search": "fusewise.commands.search",

@@ -131,7 +131,8 @@ def _weighted(parts: list[StageResult], base: list[StageResult]) -> float | None
     weighted = _added(
         [None if p.ratio is None else p.ratio * w for p, w in zip(parts, weights, strict=True)]
     )
-    return weighted / sum(weights) if weighted is not None and sum(weights) else None
+    total = math.fsum(weights)
+    return weighted / total if weighted is not None and total else None
 
 
 def _added(values: list[float | None]) -> float | None:
