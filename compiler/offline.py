@@ -12,11 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-import fusewise
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.options import Options
+from fusewise.compiler.plan_files import new_plan_file
 from fusewise.compiler.session import Session
 from fusewise.compiler.trials import Effort, GraphSearch, SearchedGraph
 from fusewise.compiler.visiting import size_of, visit_graphs
@@ -46,17 +44,14 @@ class Standing:
 class SearchedProgram:
     """What was found for all graphs of a program."""
 
+    program: str
     graphs: tuple[SearchedGraph, ...]
     #: Whether the user ended it before its time.
     interrupted: bool
 
     def plan_file(self) -> PlanFile:
         """The schedules to replay the program by."""
-        return PlanFile(
-            fusewise=fusewise.__version__,
-            torch=str(torch.__version__),
-            graphs=tuple(graph.planned for graph in self.graphs),
-        )
+        return new_plan_file(self.program, [graph.planned for graph in self.graphs])
 
 
 def search_program(
@@ -97,7 +92,7 @@ def search_program(
         search.interrupted = True
     session.store.close()
     session.store.ingest()
-    return SearchedProgram(tuple(search.found.values()), search.interrupted)
+    return SearchedProgram(sample.name, tuple(search.found.values()), search.interrupted)
 
 
 class _ProgramSearch:

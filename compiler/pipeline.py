@@ -24,11 +24,12 @@ from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.options import split_options
+from fusewise.compiler.plan_files import mismatch, nearest, planned_for
 from fusewise.compiler.reports import GraphReport, add_report
 from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Predictor, survey_all
 from fusewise.schedule.errors import MeasureError, PlanError
-from fusewise.schedule.plan_file import PlannedGraph
+from fusewise.schedule.plan_file import PlanFile, PlannedGraph
 from fusewise.schedule.schedule import Candidate
 
 
@@ -125,7 +126,7 @@ class _Compile:
         """Compile by the plan file or by an earlier decision; None where there is neither."""
         report, session = self._report, self._session
         if session.plan_file is not None:
-            planned = self._planned(key, session.plan_file.graphs)
+            planned = self._planned(key, session.plan_file)
             report.source = "plan file"
             report.chosen = Candidate(
                 schedule=planned.schedule,
@@ -149,26 +150,11 @@ class _Compile:
             session.forward_key = key.key
         return self._compile(remembered.chosen)
 
-    def _planned(self, key: GraphKey, graphs: Sequence[PlannedGraph]) -> PlannedGraph:
-        # Which model predicted has no part in whether a plan fits.
-        def mismatch(graph: PlannedGraph) -> tuple[str, ...]:
-            return tuple(part for part in key.differs(graph.key_parts) if part != "model")
-
-        of_kind = [graph for graph in graphs if graph.kind == self._report.kind]
-        nearest = min(of_kind, key=lambda graph: len(mismatch(graph)), default=None)
-        if nearest is None or mismatch(nearest):
-            self._report.mismatch = mismatch(nearest) if nearest else ()
-            why = (
-                f"differs in {', '.join(self._report.mismatch)}"
-                if nearest
-                else f"it has no {self._report.kind} graph"
-            )
-            raise PlanError(
-                f"it is for another program: {why}",
-                subject=f"plan file {self._session.options.plan}",
-                remedy="search again for this program",
-            )
-        return nearest
+    def _planned(self, key: GraphKey, plan: PlanFile) -> PlannedGraph:
+        kind = self._report.kind
+        found = nearest(plan, key, kind)
+        self._report.mismatch = mismatch(key, found) if found is not None else ()
+        return planned_for(plan, key, kind, f"plan file {self._session.options.plan}")
 
     def _new(self, key: GraphKey, predictor: Predictor) -> Any:
         session, report, graph = self._session, self._report, self._graph

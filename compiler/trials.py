@@ -21,6 +21,7 @@ from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.inductor.graph_key import graph_key
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.memory import recall, remember
+from fusewise.compiler.plan_files import planned_graph
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Survey, default_candidate, survey
@@ -67,27 +68,13 @@ class SearchedGraph:
 
     #: Its candidates are those of the last contest, Inductor's own first.
     report: GraphReport
-    key_parts: dict[str, str]
+    #: The graph as a plan file has it.
+    planned: PlannedGraph
     #: Trials in all, those of earlier sittings included, and those that failed.
     trials: int
     failed: int
     #: Candidates that were timed in this sitting, Inductor's own left out.
     measured: int
-
-    @property
-    def planned(self) -> PlannedGraph:
-        """The graph as a plan file has it."""
-        chosen, default = self.report.chosen, self.report.default
-        assert chosen is not None
-        return PlannedGraph(
-            kind=self.report.kind,
-            key_parts=self.key_parts,
-            device=self.report.device,
-            schedule=chosen.schedule,
-            predicted_us=chosen.predicted_us,
-            measured_us=chosen.measured_us,
-            default_us=default.measured_us if default is not None else None,
-        )
 
 
 def choice_space(device_type: str) -> ChoiceSpace:
@@ -177,14 +164,28 @@ class GraphSearch:
         return output
 
     def result(self) -> SearchedGraph:
-        """What was found."""
+        """What was found; call it where the graph is being compiled."""
         trials = self._study.trials
         return SearchedGraph(
             report=self._report,
-            key_parts=dict(self.key.parts),
+            planned=self._planned(),
             trials=len(trials),
             failed=sum(trial.candidate is None for trial in trials),
             measured=self.measured,
+        )
+
+    def _planned(self) -> PlannedGraph:
+        report = self._report
+        chosen, default = report.chosen, report.default
+        assert chosen is not None
+        return planned_graph(
+            self._graph,
+            self.key,
+            chosen.schedule,
+            self._predictor,
+            device=report.device,
+            measured_us=chosen.measured_us,
+            default_us=default.measured_us if default is not None else None,
         )
 
     def _survey(self, choices: tuple[Choice, ...]) -> Survey:

@@ -1,17 +1,40 @@
-"""Plan files: a program's schedules as JSON, to be read, diffed and kept with its code."""
+"""Plan files: a program's schedules as JSON, to be read, diffed and kept with its code.
+
+In the file a graph's plan stands group by group, each node with the operations that it came from,
+and its steps are words; in memory it is a :class:`Schedule` like any other. The order is that of
+the schedule, so equal schedules give equal files.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final, get_args
 
 import msgspec
 
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.schedule import SCHEMA, Schedule
+from fusewise.schedule.plan import Plan, Step, StepKind
+from fusewise.schedule.schedule import SCHEMA, Choice, Schedule
+
+#: Arrays and objects of plain values stand on one line up to this width.
+_WIDTH: Final = 110
+_REORDER: Final = "reorder"
 
 
-class PlannedGraph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node of a plan, and by what it is known again in a changed graph."""
+
+    name: str
+    #: Operators of the captured graph that it computes.
+    operations: tuple[str, ...] = ()
+    #: Hash of what decides its code alone, names left out; "" where unknown.
+    signature: str = ""
+
+
+class PlannedGraph(msgspec.Struct, frozen=True, kw_only=True):
     """The schedule of one graph, and by what the graph is known again."""
 
     kind: str
@@ -19,8 +42,15 @@ class PlannedGraph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     key_parts: dict[str, str]
     device: str
     schedule: Schedule
+    #: What is known of the plan's nodes; those that are left out have a name only.
+    nodes: tuple[PlannedNode, ...] = ()
+    #: Predicted microseconds of each group of the plan; empty where unknown.
+    group_us: tuple[float, ...] = ()
+    #: Key of the device that times were taken on; "" where unknown.
+    device_key: str = ""
     predicted_us: float | None = None
     measured_us: float | None = None
+    #: Measured time of the compiler's own schedule beside it.
     default_us: float | None = None
 
 
@@ -30,7 +60,43 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     fusewise: str
     torch: str
+    triton: str = ""
+    #: What the plan was made for, as it was named.
+    program: str = ""
     graphs: tuple[PlannedGraph, ...]
+
+
+class _WrittenGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    nodes: tuple[PlannedNode, ...]
+    predicted_us: float | None = None
+
+
+class _WrittenGraph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kind: str
+    device: str
+    device_key: str = ""
+    predicted_us: float | None = None
+    measured_us: float | None = None
+    default_us: float | None = None
+    key: dict[str, str]
+    lowering: dict[str, bool | int | float | str] = {}
+    codegen: dict[str, bool | int | float | str] = {}
+    #: None where the compiler's own fusion is used.
+    groups: tuple[_WrittenGroup, ...] | None = None
+    steps: tuple[str, ...] = ()
+
+
+class _WrittenFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    schema: int
+    fusewise: str
+    torch: str
+    triton: str = ""
+    program: str = ""
+    graphs: tuple[_WrittenGraph, ...]
+
+
+class _Header(msgspec.Struct):
+    schema: int
 
 
 def read_plan_file(path: str | os.PathLike[str]) -> PlanFile:
@@ -55,7 +121,15 @@ def read_plan_file(path: str | os.PathLike[str]) -> PlanFile:
                 subject=f"plan file {path}",
                 remedy="search again with this fusewise",
             )
-        return msgspec.json.decode(data, type=PlanFile)
+        written = msgspec.json.decode(data, type=_WrittenFile)
+        return PlanFile(
+            schema=schema,
+            fusewise=written.fusewise,
+            torch=written.torch,
+            triton=written.triton,
+            program=written.program,
+            graphs=tuple(_read(graph, f"$.graphs[{i}]") for i, graph in enumerate(written.graphs)),
+        )
     except msgspec.DecodeError as error:
         raise PlanError(
             f"it is no plan file: {error}",
@@ -64,14 +138,112 @@ def read_plan_file(path: str | os.PathLike[str]) -> PlanFile:
         ) from error
 
 
-class _Header(msgspec.Struct):
-    schema: int
-
-
 def write_plan_file(path: str | os.PathLike[str], plan: PlanFile) -> None:
     """Write a plan file in a stable form; what was there is replaced whole or not at all."""
+    written = _WrittenFile(
+        schema=plan.schema,
+        fusewise=plan.fusewise,
+        torch=plan.torch,
+        triton=plan.triton,
+        program=plan.program,
+        graphs=tuple(_written(graph) for graph in plan.graphs),
+    )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    scratch.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+    scratch.write_text(_rendered(msgspec.to_builtins(written), "") + "\n")
     scratch.replace(target)
+
+
+def _read(graph: _WrittenGraph, path: str) -> PlannedGraph:
+    plan, group_us = None, []
+    if graph.groups is not None:
+        plan = Plan(
+            tuple(tuple(node.name for node in group.nodes) for group in graph.groups),
+            tuple(_step(text, f"{path}.steps[{i}]") for i, text in enumerate(graph.steps)),
+        )
+        group_us = [g.predicted_us for g in graph.groups if g.predicted_us is not None]
+    return PlannedGraph(
+        kind=graph.kind,
+        key_parts=graph.key,
+        device=graph.device,
+        device_key=graph.device_key,
+        schedule=Schedule(_choices(graph.lowering), plan, _choices(graph.codegen)),
+        nodes=tuple(node for group in graph.groups or () for node in group.nodes),
+        group_us=tuple(group_us) if len(group_us) == len(graph.groups or ()) else (),
+        predicted_us=graph.predicted_us,
+        measured_us=graph.measured_us,
+        default_us=graph.default_us,
+    )
+
+
+def _written(graph: PlannedGraph) -> _WrittenGraph:
+    schedule = graph.schedule
+    known = {node.name: node for node in graph.nodes}
+    groups = None
+    if schedule.plan is not None:
+        us = graph.group_us or (None,) * len(schedule.plan.groups)
+        groups = tuple(
+            _WrittenGroup(
+                nodes=tuple(known.get(name) or PlannedNode(name=name) for name in names),
+                predicted_us=_rounded(predicted),
+            )
+            for names, predicted in zip(schedule.plan.groups, us, strict=True)
+        )
+    return _WrittenGraph(
+        kind=graph.kind,
+        device=graph.device,
+        device_key=graph.device_key,
+        predicted_us=_rounded(graph.predicted_us),
+        measured_us=_rounded(graph.measured_us),
+        default_us=_rounded(graph.default_us),
+        key=graph.key_parts,
+        lowering={choice.name: choice.value for choice in schedule.lowering},
+        codegen={choice.name: choice.value for choice in schedule.codegen},
+        groups=groups,
+        steps=tuple(map(_told, schedule.plan.steps)) if schedule.plan is not None else (),
+    )
+
+
+def _rounded(us: float | None) -> float | None:
+    """To the nanosecond: what comes after is noise, and differs from run to run."""
+    return None if us is None else round(us, 3)
+
+
+def _choices(values: Mapping[str, bool | int | float | str]) -> tuple[Choice, ...]:
+    return tuple(Choice(name, value) for name, value in values.items())
+
+
+def _told(step: Step) -> str:
+    """A step in words: ``fuse op0 op1``, with ``reorder`` where loops are reordered for it."""
+    words = [step.kind, step.first, step.second]
+    return " ".join([*words, _REORDER] if step.reorder else words)
+
+
+def _step(text: str, path: str) -> Step:
+    kind, *names = text.split()
+    reorder = names[2:] == [_REORDER]
+    if kind not in get_args(StepKind) or len(names) - reorder != 2:  # noqa: PLR2004
+        raise msgspec.ValidationError(f"{text!r} is no step - at `{path}`")
+    return Step(kind, names[0], names[1], reorder)  # type: ignore[arg-type]
+
+
+def _rendered(value: Any, indent: str) -> str:
+    """JSON in which whatever holds plain values stands on one line where there is room."""
+    if isinstance(value, dict | list | tuple):
+        flat = json.dumps(value, ensure_ascii=False)
+        parts = list(value.values() if isinstance(value, dict) else value)
+        nested = any(isinstance(part, dict | list | tuple) for part in parts)
+        leaf = nested and all(not isinstance(part, dict) for part in parts)
+        if parts and (len(indent) + len(flat) > _WIDTH or (nested and not leaf)):
+            inner = indent + " "
+            items = [f"{inner}{_rendered(part, inner)}" for part in parts]
+            if isinstance(value, dict):
+                items = [
+                    f"{inner}{json.dumps(name)}: {_rendered(part, inner)}"
+                    for name, part in value.items()
+                ]
+            ends = "{}" if isinstance(value, dict) else "[]"
+            return f"{ends[0]}\n" + ",\n".join(items) + f"\n{indent}{ends[1]}"
+        return flat
+    return json.dumps(value, ensure_ascii=False)

@@ -15,7 +15,7 @@ import msgspec
 from fusewise.schedule.plan import Plan
 
 #: Version of the serialised form. A file of another version is refused, never guessed at.
-SCHEMA = 1
+SCHEMA = 2
 
 #: How the name of a choice about one node of the graph begins; the node's name follows.
 NODE: Final = "node:"

@@ -142,7 +142,7 @@ def plan_file(store: Path, **changes: Any) -> PlanFile:
     ("text", "telling"),
     [
         ("{ this is none", "it is no plan file"),
-        ('{"schema": 1, "graphs": []}', "it is no plan file"),
+        ('{"schema": 2, "graphs": []}', "it is no plan file"),
         ('{"schema": 99, "fusewise": "9", "torch": "9", "graphs": []}', "schema 99"),
         ("", "it is no plan file"),
     ],

@@ -1,0 +1,175 @@
+"""From Inductor's questions to what became of each possible fusion, and what it would gain.
+
+Reads the trace; asks Inductor nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fusewise.compiler.explaining.report import ExplainedFusion
+from fusewise.compiler.inductor.fusion_trace import Asked, Fused, FusionTrace
+from fusewise.compiler.inductor.refusals import Refusal
+from fusewise.costmodel.plan_cost import PlanCost
+from fusewise.schedule.plan import Plan
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a pair."""
+
+    legal: bool
+    taken: bool
+    reason: Refusal | None
+    detail: str = ""
+    blocked_by: tuple[str, ...] = ()
+
+
+def explain_fusions(
+    trace: FusionTrace, default: Plan, chosen: Plan | None, cost: PlanCost
+) -> tuple[ExplainedFusion, ...]:
+    """Every pair that Inductor looked at, in the order in which it first did.
+
+    Args:
+        trace: of Inductor's own fusion.
+        default: the plan that came of it.
+        chosen: the chosen plan of the same nodes; None where it has others.
+        cost: predicts times of groups of these nodes.
+    """
+    pairs: dict[tuple[str, str], list[Asked]] = {}
+    for asked in trace.asked:
+        pairs.setdefault(asked.pair, []).append(asked)
+    gains = _gains([questions[0] for questions in pairs.values()], cost)
+    default_of, chosen_of = default.group_of(), chosen.group_of() if chosen else None
+    found = []
+    for questions, gain in zip(pairs.values(), gains, strict=True):
+        first, fate = questions[0], fate_of(trace, questions)
+        nodes = (*first.first_nodes, *first.second_nodes)
+        together = _together(default_of, nodes)
+        if together and fate.reason is Refusal.FUSED_ELSEWHERE:
+            fate = replace(fate, reason=Refusal.ALREADY_TOGETHER)
+        logged = dict.fromkeys(entry for asked in questions for entry in asked.logged)
+        found.append(
+            ExplainedFusion(
+                a=first.first,
+                b=first.second,
+                a_nodes=first.first_nodes,
+                b_nodes=first.second_nodes,
+                inductor_score=next((q.score for q in reversed(questions) if q.score), None),
+                predicted_gain_us=gain[0],
+                predicted_gain_low_us=gain[1],
+                predicted_gain_high_us=gain[2],
+                legal=fate.legal,
+                reason=str(fate.reason or ""),
+                detail=fate.detail,
+                taken=fate.taken,
+                together=together,
+                together_chosen=None if chosen_of is None else _together(chosen_of, nodes),
+                blocked_by=fate.blocked_by,
+                vertical=first.vertical,
+                rounds=tuple(dict.fromkeys(asked.round for asked in questions)),
+                part=all(asked.phase == "part" for asked in questions),
+                logged=tuple(logged),
+            )
+        )
+    return tuple(found)
+
+
+def fate_of(trace: FusionTrace, questions: Sequence[Asked]) -> Fate:
+    """What became of a pair, from all questions about it in their order."""
+    if any(asked.fused for asked in questions):
+        return Fate(legal=True, taken=True, reason=None)
+    legal = [asked for asked in questions if asked.legal]
+    last = questions[-1]
+    if not legal:
+        return Fate(False, False, last.reason, last.detail)
+    if not last.legal:
+        # What was done since made it illegal.
+        return Fate(True, False, last.reason, last.detail)
+    if last.cycle:
+        through = ", ".join(last.cycle)
+        return Fate(True, False, Refusal.CYCLE, f"a cycle through {through}", last.cycle)
+    if last.reason is not None:
+        return Fate(True, False, last.reason, last.detail)
+    return _overtaken(trace, last)
+
+
+def _overtaken(trace: FusionTrace, asked: Asked) -> Fate:
+    """A legal pair that was in the list of its round, and was not there when its turn came."""
+    first, second = set(asked.first_nodes), set(asked.second_nodes)
+    fusions = [f for f in trace.fused if f.round == asked.round]
+    for made in fusions:
+        nodes = set(made.nodes)
+        if first | second <= nodes:
+            text = f"{made.first} and {made.second} were fused, which brought both together"
+            return Fate(True, False, Refusal.ALREADY_TOGETHER, text, (made.first, made.second))
+        if first <= nodes or second <= nodes:
+            break
+    else:
+        return Fate(True, False, Refusal.LOWER_PRIORITY, "others of a higher kind came first")
+    came_first = _with_score(trace, made)
+    by = made.first if made.second in asked.pair else made.second
+    tried = _tried_instead(trace, asked, first, second)
+    if _together_in_the_end(fusions, first | second):
+        text = f"{came_first} came first; others brought both together"
+        return Fate(True, False, Refusal.ALREADY_TOGETHER, text, (by,))
+    if tried is None:
+        return Fate(True, False, Refusal.FUSED_ELSEWHERE, f"{came_first} came first", (by,))
+    why = f"a cycle through {', '.join(tried.cycle)}" if tried.cycle else tried.detail
+    text = f"{came_first} came first; then {tried.first} with {tried.second}: {why}"
+    return Fate(True, False, Refusal.FUSED_ELSEWHERE, text, (by, *tried.cycle))
+
+
+def _tried_instead(
+    trace: FusionTrace, asked: Asked, first: set[str], second: set[str]
+) -> Asked | None:
+    """The question that was asked when the pair's turn had come, about what it had become."""
+    for other in trace.asked:
+        if other.round != asked.round or other.phase != "try" or other.pair == asked.pair:
+            continue
+        if first <= set(other.first_nodes) and second <= set(other.second_nodes):
+            return other
+    return None
+
+
+def _together_in_the_end(fusions: Sequence[Fused], nodes: set[str]) -> bool:
+    return any(nodes <= set(made.nodes) for made in fusions)
+
+
+def _with_score(trace: FusionTrace, made: Fused) -> str:
+    text = f"{made.first} with {made.second}"
+    scores = [a.score for a in trace.asked if a.pair == (made.first, made.second) and a.score]
+    return f"{text} (score {'/'.join(map(str, scores[-1]))})" if scores else text
+
+
+def _together(group_of: Mapping[str, int], nodes: Sequence[str]) -> bool:
+    return len({group_of[name] for name in nodes}) == 1
+
+
+def _gains(pairs: Sequence[Asked], cost: PlanCost) -> list[tuple[float, float, float]]:
+    """Time of both sides less that of the fused group, with the ends of its 90 % interval.
+
+    The ends take each interval at its worst, so the interval is wider than 90 % if anything.
+    """
+    groups = [
+        group
+        for pair in pairs
+        for group in (
+            pair.first_nodes,
+            pair.second_nodes,
+            (*pair.first_nodes, *pair.second_nodes),
+        )
+    ]
+    if not groups:
+        return []
+    times = cost.score(groups)
+    us, low, high = (part.reshape(-1, 3) for part in (times.us, times.low_us, times.high_us))
+    return [
+        (
+            float(us[i, 0] + us[i, 1] - us[i, 2]),
+            float(low[i, 0] + low[i, 1] - high[i, 2]),
+            float(high[i, 0] + high[i, 1] - low[i, 2]),
+        )
+        for i in range(len(pairs))
+    ]
