@@ -11,6 +11,36 @@ from time import perf_counter
 from fusewise.schedule.schedule import Candidate
 
 
+@dataclass(frozen=True)
+class RuleReport:
+    """What one rule was about in one graph."""
+
+    #: Its place, from 1, and what it says.
+    rule: str
+    #: Nodes that compute something it selects; operations, for rules about the lowering.
+    nodes: int
+    #: Pairs of nodes that share data and that it speaks of.
+    pairs: int
+    #: Whether it selects anything; a rule about pairs on both sides.
+    matched: bool
+
+
+@dataclass(frozen=True)
+class RulesReport:
+    """What came of a user's rules in one graph."""
+
+    rules: tuple[RuleReport, ...] = ()
+    #: Rules that do not have their way because of others, each in words.
+    conflicts: tuple[str, ...] = ()
+    #: What could not be done, each beginning with the rule, with the ground.
+    unkept: tuple[str, ...] = ()
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        """Rules that matched nothing."""
+        return tuple(rule.rule for rule in self.rules if not rule.matched)
+
+
 @dataclass
 class GraphReport:
     """One compiled graph."""
@@ -37,11 +67,13 @@ class GraphReport:
     #: Parts of the key that differ from the plan's, where a plan did not fit.
     mismatch: tuple[str, ...] = ()
     store: str = ""
+    #: What came of the user's rules; None where there are none or it did not come that far.
+    rules: RulesReport | None = None
 
     @property
     def default(self) -> Candidate | None:
-        """Inductor's own schedule."""
-        return next((c for c in self.candidates if c.origin == "default"), None)
+        """Inductor's own schedule; under rules that change it, what they make of it."""
+        return next((c for c in self.candidates if c.baseline), None)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

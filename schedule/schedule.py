@@ -62,7 +62,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule with what is known of its time. Times are in microseconds for one run."""
 
     schedule: Schedule
-    #: How it came about: ``default``, ``beam``, ``neighbour``, ``lowering``, ``plan file``...
+    #: How it came about: ``default``, ``rules`` (the default as rules want it), ``beam``,
+    #: ``neighbour``, ``plan file``...
     origin: str
     groups: int
     predicted_us: float | None = None
@@ -80,6 +81,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether it may take the place of the default; the fastest that may is chosen.
     accepted: bool = False
     reason: str = ""
+
+    @property
+    def baseline(self) -> bool:
+        """Whether it is what others are held to: the compiler's own, or that as rules want it."""
+        return self.origin in {"default", "rules"}
 
     @property
     def schedule_id(self) -> str:

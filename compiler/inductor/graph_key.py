@@ -17,6 +17,8 @@ import torch.fx
 from torch._inductor import config as inductor_config
 
 import fusewise
+from fusewise.compiler.inductor.origins import operations
+from fusewise.schedule.rules import RuleSet
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class GraphKey:
 
     def differs(self, parts: Mapping[str, str]) -> tuple[str, ...]:
         """Names of the parts in which ``parts`` is another graph or another setting."""
-        return tuple(name for name, value in self.parts.items() if parts.get(name) != value)
+        names = dict.fromkeys((*self.parts, *parts))
+        return tuple(name for name in names if parts.get(name) != self.parts.get(name))
 
 
 #: Keyword arguments of a compile that decide its code.
@@ -45,9 +48,14 @@ def graph_key(
     kwargs: Mapping[str, Any],
     device_key: str,
     model_id: str,
+    rules: RuleSet | None = None,
 ) -> GraphKey:
-    """Key of one graph as AOTAutograd hands it over. Call it under the settings that will hold."""
+    """Key of one graph as AOTAutograd hands it over. Call it under the settings that will hold.
+
+    ``rules`` are a part of it where there are any, with what they can tell operations apart by.
+    """
     symbols: dict[str, str] = {}
+    by_rules = {} if rules is None or not rules.rules else {"rules": _hash(_selected(rules, gm))}
     return GraphKey(
         {
             "graph": _hash("\n".join(_graph_lines(gm, symbols))),
@@ -57,8 +65,19 @@ def graph_key(
             "versions": _hash(f"{torch.__version__} {fusewise.__version__} {_triton_version()}"),
             "device": _hash(f"{device_key} {_determinism()}"),
             "model": _hash(model_id),
+            **by_rules,
         }
     )
+
+
+def _selected(rules: RuleSet, gm: torch.fx.GraphModule) -> str:
+    """The rules, and all that they look at beside operators: equal graphs can differ in it."""
+    lines = [rules.id]
+    for found in operations(gm):
+        looked_at = {"node": found.name, "module": found.module, "source": found.source}
+        seen = [text for name, text in looked_at.items() if rules.looks_at(name)]
+        lines.append(" ".join([*seen, found.written_as]))
+    return "\n".join(lines)
 
 
 def _settings() -> str:
@@ -101,7 +120,9 @@ def _graph_lines(gm: torch.fx.GraphModule, symbols: dict[str, str]) -> Iterable[
             if isinstance(value, torch.fx.GraphModule):
                 yield from _graph_lines(value, symbols)
             target = str(_input(value, symbols)) if isinstance(value, torch.Tensor) else ""
-        yield f"{i} {node.op} {target} {_arguments(node.args, numbers, symbols)} " + _arguments(
+        # Choices about single nodes call them by name. Of inputs, only the position counts.
+        name = node.name if node.op == "call_function" else str(i)
+        yield f"{name} {node.op} {target} {_arguments(node.args, numbers, symbols)} " + _arguments(
             node.kwargs, numbers, symbols
         )
 

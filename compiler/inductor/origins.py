@@ -5,10 +5,13 @@ Reads what Dynamo and AOTAutograd leave on the nodes of a captured graph; change
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import torch.fx
+from torch._inductor.virtualized import V
 
 from fusewise.schedule.patterns import Operation
 
@@ -58,3 +61,26 @@ def source_line(node: torch.fx.Node) -> str:
 def written_as(node: torch.fx.Node) -> str:
     """The operator that ``node`` was a part of before that was taken apart, "" where unknown."""
     return str(node.meta.get("original_aten") or "")
+
+
+def lowered_operations() -> dict[str, Operation]:
+    """Operations of the graph that is being lowered in this context, by name, in its order."""
+    module: Any = V.graph.module
+    return {found.name: found for found in operations(module)}
+
+
+def idle_operations() -> frozenset[str]:
+    """Of the graph that is being lowered, the operations that compute nothing: views and parts."""
+    module: Any = V.graph.module
+    return frozenset(
+        node.name
+        for node in module.graph.nodes
+        if node.target is operator.getitem or getattr(node.target, "is_view", False)
+    )
+
+
+def operations_within(gm: torch.fx.GraphModule) -> Iterator[tuple[str, list[Operation]]]:
+    """Graphs within a graph (of ``torch.cond``, of a loop) by name, each with its operations."""
+    for name, child in gm.named_modules():
+        if name and isinstance(child, torch.fx.GraphModule):
+            yield name, list(operations(child))

@@ -1,0 +1,271 @@
+"""A user's rules on one graph: what they want of its lowering, and what is told of them.
+
+Rules about kernels are kept by the search (:mod:`fusewise.search.rules`). What a rule stores or
+inlines is decided here, before there is anything to search, and so is what has to be stored because
+the lowering would put operations into one node that a rule keeps apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
+from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.origins import (
+    idle_operations,
+    lowered_operations,
+    operations_within,
+)
+from fusewise.compiler.reports import RuleReport, RulesReport
+from fusewise.schedule.errors import PlanError
+from fusewise.schedule.inlining import RULES as GROUNDS
+from fusewise.schedule.inlining import InliningDecision, Verdict, node_choices
+from fusewise.schedule.patterns import Operation, operations
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.rules import LOWERING, PAIRED, RuleSet, Selector
+from fusewise.schedule.schedule import Choice, Schedule
+from fusewise.search.repair import Unmet
+from fusewise.search.rules import Rulings
+
+#: Lowerings after which what is still in one node stays there. Each stores more.
+_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What rules want of the lowering of one graph."""
+
+    rules: RuleSet
+    #: Values that are stored or inlined on account of them, under all other choices alike.
+    choices: tuple[Choice, ...] = ()
+    #: Operations that rules about the lowering match, by the place of the rule.
+    matched: Mapping[int, int] = field(default_factory=dict)
+    conflicts: tuple[str, ...] = ()
+    #: What cannot be, in words, each beginning with the rule.
+    unkept: tuple[str, ...] = ()
+
+    @property
+    def touched(self) -> bool:
+        """Whether the lowering is another one than without rules."""
+        return bool(self.choices)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One lowering as rules look at it."""
+
+    problem: Problem
+    operations: Mapping[str, Operation]
+    decisions: Mapping[str, InliningDecision]
+    #: Operations that compute nothing.
+    idle: frozenset[str]
+
+
+def lower_by_rules(graph: GraphCompile, rules: RuleSet) -> Lowered:
+    """Find out what ``rules`` want of the lowering of ``graph``. Lowers it once or more often."""
+    look = _look(graph, {})
+    wanted, matched, conflicts, unkept = _asked(rules, look)
+    wanted, refused = _possible(graph, {}, wanted)
+    unkept += [f"{rules.name(at)}: {why}" for at, why in _rules_of(rules, look, refused)]
+    stuck: list[str] = []
+    for _ in range(_ROUNDS):
+        look = _look(graph, wanted)
+        more: dict[str, Verdict] = {}
+        stuck = []
+        for at, node, first, second in _together(rules, look):
+            stored = next((n for n in (first, second) if _storable(look, wanted, n)), None)
+            if stored is None:
+                stuck.append(f"{rules.name(at)}: {node.name} computes both {first} and {second}")
+            elif stored not in refused:
+                more[stored] = "store"
+        more, failed = _possible(graph, wanted, more)
+        refused |= failed
+        if not more:
+            break
+        wanted |= more
+    within = [
+        f"{rules.name(at)}: the graph {name} within the graph keeps Inductor's own fusion"
+        for name, inner in operations_within(graph.gm)
+        for at, rule in enumerate(rules.rules)
+        if any(selector.matches(op) for op in inner for selector in rule.selectors)
+    ]
+    choices = node_choices(wanted)
+    told = tuple(dict.fromkeys([*unkept, *stuck, *within]))
+    return Lowered(rules, choices, matched, tuple(conflicts), told)
+
+
+def _look(graph: GraphCompile, wanted: Mapping[str, Verdict]) -> _Look:
+    found: list[_Look] = []
+
+    def visit(live: LiveGraph) -> None:
+        problem = extract_problem(live.scheduler, live.nodes, key="", kind=graph.kind)
+        decisions = {decision.node: decision for decision in live.decisions}
+        found.append(_Look(problem, lowered_operations(), decisions, idle_operations()))
+
+    graph.survey(node_choices(wanted), visit)
+    return found[0]
+
+
+def _asked(
+    rules: RuleSet, look: _Look
+) -> tuple[dict[str, Verdict], dict[int, int], list[str], list[str]]:
+    """What rules say outright: verdicts by node, matches and conflicts, and what cannot be."""
+    wanted: dict[str, Verdict] = {}
+    matched: dict[int, int] = {}
+    turned: dict[tuple[int, int], int] = {}
+    unkept: list[str] = []
+    for name, operation in look.operations.items():
+        holders = () if name not in look.decisions else (look.decisions[name].buffer,)
+        named = operation._replace(holders=tuple(filter(None, holders)))
+        saying = [
+            at
+            for at, rule in enumerate(rules.rules)
+            if rule.action in LOWERING and rule.select.matches(named)
+        ]
+        for at in saying:
+            matched[at] = matched.get(at, 0) + 1
+        if not saying:
+            continue
+        last = saying[-1]
+        action = rules.rules[last].action
+        for at in saying[:-1]:
+            if rules.rules[at].action != action:
+                turned[last, at] = turned.get((last, at), 0) + 1
+        decision = look.decisions.get(name)
+        verdict: Verdict = "store" if action == "store" else "inline"
+        if decision is None:
+            continue
+        if decision.alternative == verdict or (decision.outcome == verdict and decision.optional):
+            wanted[name] = verdict
+        elif decision.outcome != verdict:
+            unkept.append(f"{rules.name(last)}: {name}: {GROUNDS[decision.rule]}")
+    conflicts = [
+        f"{rules.name(winner)} goes before {rules.name(loser)} on {count} operations"
+        for (winner, loser), count in turned.items()
+    ]
+    return wanted, matched, conflicts, unkept
+
+
+def _possible(
+    graph: GraphCompile, before: Mapping[str, Verdict], wanted: Mapping[str, Verdict]
+) -> tuple[dict[str, Verdict], dict[str, str]]:
+    """Those of ``wanted`` that can be, beside what was wanted before; and why the others cannot."""
+    if not wanted:
+        return {}, {}
+    try:
+        _look(graph, {**before, **wanted})
+    except PlanError:
+        pass
+    else:
+        return dict(wanted), {}
+    taken: dict[str, Verdict] = {}
+    refused: dict[str, str] = {}
+    for name, verdict in wanted.items():
+        try:
+            _look(graph, {**before, **taken, name: verdict})
+        except PlanError as error:
+            refused[name] = error.cause
+        else:
+            taken[name] = verdict
+    return taken, refused
+
+
+def _rules_of(rules: RuleSet, look: _Look, refused: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    for name, why in refused.items():
+        for at, rule in enumerate(rules.rules):
+            if rule.action in LOWERING and rule.select.matches(look.operations[name]):
+                yield at, why
+
+
+def _storable(look: _Look, wanted: Mapping[str, Verdict], name: str) -> bool:
+    decision = look.decisions.get(name)
+    # What a rule wants inlined stays so, as does what was stored already and is here all the same.
+    return decision is not None and decision.alternative == "store" and name not in wanted
+
+
+def _together(rules: RuleSet, look: _Look) -> Iterator[tuple[int, Node, str, str]]:
+    """Operations that one node computes and a rule keeps apart, the earlier one first."""
+    saying = [at for at, rule in enumerate(rules.rules) if rule.action in (*PAIRED, "alone")]
+    if not any(rules.rules[at].action != "always" for at in saying):
+        return
+    for node in look.problem.nodes:
+        found = [operation for operation in operations(node) if operation.name not in look.idle]
+        if len(found) < 2 or node.kind in ("extern", "nop"):  # noqa: PLR2004
+            continue
+        sides = {
+            at: [_side(selector, found) for selector in rules.rules[at].selectors] for at in saying
+        }
+        for i, j in itertools.combinations(range(len(found)), 2):
+            about = (at for at in reversed(saying) if _speaks(rules, at, sides[at], i, j))
+            at = next(about, None)
+            if at is not None and rules.rules[at].action != "always":
+                yield at, node, found[i].name, found[j].name
+
+
+def _side(selector: Selector, found: Sequence[Operation]) -> frozenset[int]:
+    if selector.where is not None:
+        # A predicate speaks of nodes, so it tells no operation of one from another.
+        return frozenset()
+    return frozenset(i for i, operation in enumerate(found) if selector.matches(operation))
+
+
+def _speaks(rules: RuleSet, at: int, sides: Sequence[frozenset[int]], i: int, j: int) -> bool:
+    first, second = sides[0], sides[-1]
+    if rules.rules[at].action == "alone":
+        return i in first or j in first
+    return (i in first and j in second) or (j in first and i in second)
+
+
+def report_rules(lowered: Lowered, rulings: Rulings, unmet: Sequence[Unmet]) -> RulesReport:
+    """What is told of rules on one graph."""
+    rules = lowered.rules
+    names = [node.name for node in rulings.problem.nodes]
+    conflicts = [
+        f"{rules.name(c.winner)} goes before {rules.name(c.loser)} on {c.pairs} pairs of nodes"
+        for c in rulings.conflicts
+    ]
+    refused = [
+        f"{rules.name(u.demand.rule)}: {names[u.demand.first]} with {names[u.demand.second]}: "
+        f"{u.verdict.detail or u.verdict.reason}"
+        for u in unmet
+    ]
+    # A demand that another rule stands in the way of is a conflict, not a matter of what is legal.
+    by_rule = [text for text, u in zip(refused, unmet, strict=True) if u.verdict.reason == "rule"]
+    return RulesReport(
+        rules=tuple(
+            RuleReport(rules.name(at), use.nodes, use.pairs, use.matched)
+            for at, use in enumerate(rulings.uses)
+        ),
+        conflicts=(*lowered.conflicts, *conflicts, *by_rule),
+        unkept=(*lowered.unkept, *(text for text in refused if text not in by_rule)),
+    )
+
+
+def check_known(graph: GraphCompile, rules: RuleSet, schedule: Schedule) -> RulesReport:
+    """See that a schedule that was found before keeps the rules, and tell of them.
+
+    Lowers the graph once.
+
+    Raises:
+        PlanError: it does not keep them: a predicate looks at something that has changed.
+    """
+    found: list[tuple[Problem, dict[str, Operation], Plan]] = []
+
+    def visit(live: LiveGraph) -> None:
+        problem = extract_problem(live.scheduler, live.nodes, key="", kind=graph.kind)
+        found.append((problem, lowered_operations(), schedule.plan or live.default_plan))
+
+    graph.survey((*schedule.lowering, *schedule.codegen), visit)
+    problem, lowering, plan = found[0]
+    matched = {
+        at: sum(rule.select.matches(operation) for operation in lowering.values())
+        for at, rule in enumerate(rules.rules)
+        if rule.action in LOWERING
+    }
+    rulings = Rulings(problem, rules, matched)
+    for broken in rulings.violations(plan):
+        raise PlanError(broken.detail, subject="schedule", remedy="search again under these rules")
+    return report_rules(Lowered(rules, matched=matched), rulings, ())
