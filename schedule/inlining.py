@@ -27,6 +27,7 @@ Rule = Literal[
     "many_reads",
     "accumulated_reads",
     "read_often",
+    "reads_nothing",
     "output",
     "own",
     "operand",
@@ -44,6 +45,7 @@ RULES: Final[Mapping[Rule, str]] = {
     "many_reads": "it has several users, and takes many reads to compute",
     "accumulated_reads": "what was inlined into it reads a lot",
     "read_often": "a user reads each element more than once, or will need it in memory",
+    "reads_nothing": "it reads nothing, so its users always compute it",
     "output": "it is an output of the graph",
     "own": "its operator always stores what it computes",
     "operand": "a user needs it in memory",
@@ -81,7 +83,7 @@ class InliningDecision(msgspec.Struct, frozen=True, kw_only=True):
     #: Nodes whose stored values compute it again, in the order of the graph. A stored value has
     #: some where they came before what needs it stored.
     inlined_into: tuple[str, ...]
-    #: Operations for one element, those of what is inlined into it included.
+    #: Operations for one element, reads and those of what is inlined into it included.
     ops: int
     #: Reads for one element, counted alike.
     reads: int
@@ -103,7 +105,7 @@ class InliningDecision(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.outcome == "store" and self.optional:
             return "inline"
-        return "store" if self.inlined_into else None
+        return "store" if self.inlined_into and self.reads else None
 
     @property
     def computed(self) -> int:

@@ -54,6 +54,15 @@ def kind_of(box: ir.StorageBox) -> Literal["pointwise", "reduction", "scan", "so
     return "reduction" if isinstance(loops, ir.Reduction) else "pointwise"
 
 
+def reads_nothing(box: ir.StorageBox) -> bool:
+    """Whether a value is made of constants and indices: Inductor computes it in its users always.
+
+    So it does where the value is stored, too (``ComputedBuffer.make_loader``).
+    """
+    loops = _loops(box)
+    return isinstance(loops, ir.Pointwise) and loops.num_reads() == 0
+
+
 def operator_of(node: torch.fx.Node) -> str:
     """The operator that a node calls; of one that takes a result out of several, theirs."""
     if node.target is operator.getitem:
