@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +68,13 @@ Ctrl-C ends the search and keeps the best so far; with --name the next search go
 @click.option(
     "--model", metavar="NAME", help="Name or file of the cost model; default: the newest."
 )
+@click.option(
+    "--rules",
+    "rule_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rules that every schedule has to keep, as TOML or JSON.",
+)
 @click.option("--name", help="Name to go on with this search by another time.")
 @seed_option
 @store_option
@@ -83,6 +92,7 @@ def search(
     top_k: int,
     out: Path | None,
     model: str | None,
+    rule_file: Path | None,
     name: str | None,
     seed: int,
     store_path: Path | None,
@@ -98,6 +108,7 @@ def search(
     from fusewise.datasets.corpora import on_device
     from fusewise.datasets.target import load_target
     from fusewise.schedule.plan_file import write_plan_file
+    from fusewise.schedule.rule_file import read_rule_file
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     on = None if device is None else usable_device(device)
@@ -110,6 +121,7 @@ def search(
             budget_s=budget,
             name=name,
             seed=seed,
+            rules=None if rule_file is None else read_rule_file(rule_file),
         )
     sample = load_target(target)
     if on is not None:
@@ -171,8 +183,21 @@ def _graph_told(graph: SearchedGraph) -> dict[str, Any]:
         "predicted_us": planned.predicted_us,
         "reason": report.chosen.reason,
         "not_measured": report.fallback,
+        "rules": None if report.rules is None else asdict(report.rules),
         "seconds": report.seconds,
     }
+
+
+def _rules_told(found: SearchedProgram) -> Iterator[str]:
+    """What came of rules: those that matched in no graph, and what each graph has to say."""
+    told = [(graph.report.kind, graph.report.rules) for graph in found.graphs]
+    reports = [(kind, rules) for kind, rules in told if rules is not None]
+    unmatched = [set(rules.unmatched) for _, rules in reports]
+    for rule in sorted(set.intersection(*unmatched)) if unmatched else ():
+        yield f"{rule} matched nothing"
+    for kind, rules in reports:
+        yield from (f"{kind} graph, conflict: {text}" for text in rules.conflicts)
+        yield from (f"{kind} graph, not kept: {text}" for text in rules.unkept)
 
 
 def _speedup(graph: SearchedGraph) -> float | None:
@@ -204,6 +229,8 @@ def _show(found: SearchedProgram, store: Path, out: Path | None) -> None:
     for graph in found.graphs:
         if graph.report.fallback is not None:
             click.echo(f"{graph.report.kind} graph {graph.report.fallback}")
+    for line in _rules_told(found):
+        click.echo(line)
     if found.interrupted:
         click.echo("ended by interrupt: the best so far is kept")
     # Plain, as a long path must stay in one piece to be copied.

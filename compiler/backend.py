@@ -15,7 +15,7 @@ import torch.fx
 
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.reports import GraphReport, add_report
-from fusewise.schedule.errors import UnsupportedError
+from fusewise.schedule.errors import FusewiseError, UnsupportedError
 
 #: Versions of torch whose Inductor is known here.
 _SUPPORTED = ((2, 11), (2, 13))
@@ -38,11 +38,13 @@ def fusewise(
         mode: ``measure``, ``predict`` or ``replay``, or a mode of Inductor's such as
             ``max-autotune``.
         options: ``fusewise.mode``, ``fusewise.top_k``, ``fusewise.budget_s``, ``fusewise.store``,
-            ``fusewise.model`` and ``fusewise.plan``; any other key goes to Inductor.
+            ``fusewise.model``, ``fusewise.plan`` and ``fusewise.rules``; any other key goes to
+            Inductor.
     """
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    supported = _SUPPORTED[0] <= version <= _SUPPORTED[1]
     try:
-        if not _SUPPORTED[0] <= version <= _SUPPORTED[1]:
+        if not supported:
             raise UnsupportedError(
                 f"torch {torch.__version__} is not supported",
                 subject="environment",
@@ -55,7 +57,7 @@ def fusewise(
         cause = str(error) or type(error).__name__
         warn_once(cause)
         add_report(GraphReport("program", mode or "", fallback=cause))
-        return _inductor(gm, example_inputs, mode, options)
+        return _inductor(gm, example_inputs, mode, options, supported=supported)
     compiled: Callable[..., Any] = compiler(gm, example_inputs)
     return compiled
 
@@ -65,11 +67,14 @@ def _inductor(
     example_inputs: Sequence[Any],
     mode: str | None,
     options: Mapping[str, Any] | None,
+    *,
+    supported: bool,
 ) -> Callable[..., Any]:
-    """Inductor with what of the options is Inductor's."""
+    """Inductor with what of the options is Inductor's, and rules if they can be had."""
     from torch._dynamo import lookup_backend
 
     from fusewise.compiler.inductor.settings import inductor_settings, known_settings
+    from fusewise.compiler.options import MODES, split_options
 
     known = known_settings()
     theirs = {
@@ -77,6 +82,20 @@ def _inductor(
         for key, value in (options or {}).items()
         if (name := key.replace("-", "_")) in known
     }
-    patches = inductor_settings(mode, theirs)
+    patches = inductor_settings(None if mode in MODES else mode, theirs)
+    given = (options or {}).get("fusewise.rules")
+    if given is not None and supported:
+        from fusewise.compiler.pipeline import compile_under_rules
+
+        try:
+            alone, _, _ = split_options(None, {"fusewise.rules": given}, known)
+        except FusewiseError:
+            # That is what was warned of.
+            alone = None
+        if alone is not None and alone.rules is not None:
+            ruled: Callable[..., Any] = compile_under_rules(
+                gm, example_inputs, alone.rules, patches
+            )
+            return ruled
     inductor: Callable[..., Callable[..., Any]] = lookup_backend("inductor")
     return inductor(gm, example_inputs, config_patches=patches)

@@ -85,7 +85,7 @@ def choose_measured(
         The compiled default, and the conditions under which the times were taken.
     """
     default = default_candidate(surveys)
-    output, program = compile_default(graph, report)
+    output, program = compile_default(graph, report, default)
     with report.phase("generate"):
         listed = shortlist(
             default, [c for s in surveys for c in s.candidates], 1 + options.top_k * _SPARE
@@ -116,17 +116,23 @@ def choose_measured(
     return output, result.conditions
 
 
-def compile_default(graph: GraphCompile, report: GraphReport) -> tuple[Any, Program]:
-    """Compile Inductor's own schedule; the compiled graph and its program."""
-    applier = Applier(None)
+def compile_default(
+    graph: GraphCompile, report: GraphReport, default: Candidate
+) -> tuple[Any, Program]:
+    """Compile what others are held to; the compiled graph and its program.
+
+    That is Inductor's own schedule, or that as rules want it.
+    """
+    schedule = None if default.origin == "default" else default.schedule
+    applier = Applier(None if schedule is None else schedule.plan)
     start = time.perf_counter()
-    output = graph.compile(None, applier)
+    output = graph.compile(schedule, applier)
     report.seconds["compile default"] = time.perf_counter() - start
     if applier.program is not None:
         return output, applier.program
     # It came out of Inductor's cache without being lowered.
     with report.phase("generate"):
-        return output, graph.generate(Schedule())
+        return output, graph.generate(schedule or Schedule())
 
 
 def settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphResult) -> None:

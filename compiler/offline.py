@@ -73,7 +73,9 @@ def search_program(
         StoreError, ModelError, UnsupportedError: the store, model or device cannot be used.
     """
     session = Session(
-        options=Options(top_k=effort.top_k, store=effort.store, model=effort.model),
+        options=Options(
+            top_k=effort.top_k, store=effort.store, model=effort.model, rules=effort.rules
+        ),
         inductor_options={},
         observed=(),
     )

@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 from fusewise.datasets.store import default_store_path
 from fusewise.schedule.errors import OptionError
+from fusewise.schedule.rule_file import read_rule_file
+from fusewise.schedule.rules import Rule, RuleSet, rule_set
 
 Mode = Literal["measure", "predict", "replay"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -33,6 +35,8 @@ class Options:
     model: str | None = None
     #: Plan file to take schedules from, before the store is asked.
     plan: Path | None = None
+    #: Rules of the user's, which hold in every mode; None for none.
+    rules: RuleSet | None = None
 
     @property
     def home(self) -> Path:
@@ -55,6 +59,7 @@ def split_options(
 
     Raises:
         OptionError: an unknown key or a value that cannot be; names it and the nearest valid one.
+        RuleError: rules that are none; names the file and the field.
     """
     ours: dict[str, Any] = {}
     theirs: dict[str, Any] = {}
@@ -63,6 +68,8 @@ def split_options(
         if key.startswith(_PREFIX):
             name = key.removeprefix(_PREFIX)
             ours[name] = _checked(name, value)
+            if name == "rules" and ours[name] is not None and not ours[name].rules:
+                ours[name] = None
         elif (name := key.replace("-", "_")) in known:
             theirs[name] = value
         else:
@@ -81,6 +88,7 @@ def _checked(name: str, value: Any) -> Any:
         "store": _path,
         "model": lambda v: str(v) if isinstance(v, str | Path) else None,
         "plan": _path,
+        "rules": _rules,
     }
     wanted = {
         "mode": f"one of {', '.join(MODES)}",
@@ -89,10 +97,11 @@ def _checked(name: str, value: Any) -> Any:
         "store": "a path that exists or can be made",
         "model": "a name or a path",
         "plan": "the path of a plan file",
+        "rules": "the path of a rule file, or rules made with fusewise.rules",
     }
     if name not in checks:
         raise _unknown(_PREFIX + name, ())
-    if value is None and name in ("model", "plan"):
+    if value is None and name in ("model", "plan", "rules"):
         return None
     checked = checks[name](value)
     if checked is None:
@@ -102,6 +111,18 @@ def _checked(name: str, value: Any) -> Any:
             remedy=f"give {wanted[name]}",
         )
     return checked
+
+
+def _rules(value: Any) -> RuleSet | None:
+    """Rules from what an option may hold.
+
+    Raises:
+        RuleError: a file that is none, or something that is no rule.
+    """
+    path = _path(value)
+    if path is not None:
+        return read_rule_file(path)
+    return rule_set(value) if isinstance(value, Rule | RuleSet | list | tuple) else None
 
 
 def _path(value: Any) -> Path | None:

@@ -22,14 +22,16 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, remember
-from fusewise.compiler.notices import warn_once
+from fusewise.compiler.notices import tell_once, warn_once
 from fusewise.compiler.options import split_options
 from fusewise.compiler.plan_files import mismatch, nearest, planned_for
 from fusewise.compiler.reports import GraphReport, add_report
+from fusewise.compiler.ruled import check_known, compile_by_rules, lower_by_rules
 from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Predictor, survey_all
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
+from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Candidate
 
 
@@ -53,9 +55,45 @@ def compile_program(
     def compiler(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         # AOTAutograd's own cache would answer before our part is asked, and without our key.
         with functorch_config.patch(enable_autograd_cache=False):
-            return compile_whole(gm, inputs, _GraphCompiler(session), session.inductor_options)
+            output = compile_whole(gm, inputs, _GraphCompiler(session), session.inductor_options)
+        if session.rule_watch is not None:
+            session.rule_watch.tell()
+        return output
 
     return compiler
+
+
+def compile_under_rules(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    rules: RuleSet,
+    inductor_options: Mapping[str, Any],
+) -> Any:
+    """Inductor on a whole program, its own plans changed by rules and by nothing else."""
+
+    def compile_graph(inner: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+        graph = GraphCompile(inner, inputs, kwargs, inductor_options, rules)
+        report = GraphReport(graph.kind, "")
+        add_report(report)
+        return _step_back(graph, report)
+
+    with functorch_config.patch(enable_autograd_cache=False):
+        return compile_whole(gm, example_inputs, compile_graph, inductor_options)
+
+
+def _step_back(graph: GraphCompile, report: GraphReport) -> Any:
+    """Inductor's own result, but for what rules want: those hold whatever else goes wrong."""
+    rules = graph.rules
+    if rules is not None and any(node.op == "call_function" for node in graph.gm.graph.nodes):
+        try:
+            output, report.chosen, report.rules = compile_by_rules(graph, rules)
+        except Exception as error:  # noqa: BLE001 - a user's program never fails because of us
+            names = ", ".join(rules.name(at) for at in range(len(rules.rules)))
+            tell_once(f"not kept in the {graph.kind} graph: {names}: {error}")
+        else:
+            return output
+    # An error of Inductor's own comes up again here, as it would without us.
+    return graph.compile(None, None)
 
 
 class _GraphCompiler:
@@ -67,23 +105,28 @@ class _GraphCompiler:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
     ) -> Any:
-        graph = GraphCompile(gm, example_inputs, kwargs, self._session.inductor_options)
-        options = self._session.options
+        session, options = self._session, self._session.options
+        graph = GraphCompile(gm, example_inputs, kwargs, session.inductor_options, options.rules)
         report = GraphReport(graph.kind, options.mode, store=str(options.store))
         add_report(report)
         if not any(node.op == "call_function" for node in gm.graph.nodes):
             report.fallback = "the graph computes nothing"
             return graph.compile(None, None)
         try:
-            return _Compile(self._session, graph, report).run()
+            return _Compile(session, graph, report).run()
         except Exception as error:  # noqa: BLE001 - a user's program never fails because of us
             cause = str(error) or type(error).__name__
             report.fallback = cause
             report.source = "inductor"
             report.chosen = report.default
             warn_once(cause)
-        # An error of Inductor's own comes up again here, as it would without us.
-        return graph.compile(None, None)
+            return _step_back(graph, report)
+        finally:
+            if session.rule_watch is not None:
+                session.rule_watch.saw(graph.kind, gm, report.rules)
+                if graph.kind == "backward":
+                    # It may come long after the program was compiled.
+                    session.rule_watch.tell()
 
 
 class _Compile:
@@ -111,6 +154,7 @@ class _Compile:
                     graph.kwargs,
                     predictor.profile.key,
                     predictor.model.id,
+                    session.options.rules,
                 )
         report.key, report.model = key.key, predictor.model.name
         output = self._known(key, predictor)
@@ -137,10 +181,16 @@ class _Compile:
                 accepted=True,
             )
             report.candidates = [report.chosen]
+            self._check_rules(report.chosen)
             return self._compile(report.chosen)
         with report.phase("recall"):
             remembered = recall(session.store, key.key, predictor.profile.key, session.options.mode)
         if remembered is None:
+            return None
+        try:
+            self._check_rules(remembered.chosen)
+        except PlanError:
+            # It is no answer to what is asked now.
             return None
         report.source = "store"
         report.candidates = remembered.candidates
@@ -149,6 +199,17 @@ class _Compile:
         if self._graph.kind == "forward":
             session.forward_key = key.key
         return self._compile(remembered.chosen)
+
+    def _check_rules(self, chosen: Candidate) -> None:
+        """See that what was chosen before keeps the rules.
+
+        Raises:
+            PlanError: it does not.
+        """
+        rules = self._session.options.rules
+        if rules is not None:
+            with self._report.phase("rules"):
+                self._report.rules = check_known(self._graph, rules, chosen.schedule)
 
     def _planned(self, key: GraphKey, plan: PlanFile) -> PlannedGraph:
         kind = self._report.kind
@@ -160,6 +221,10 @@ class _Compile:
         session, report, graph = self._session, self._report, self._graph
         job = self._announce(key) if session.options.mode == "measure" else None
         budget_s = session.options.budget_s if job is not None else None
+        lowered = None
+        if session.options.rules is not None:
+            with report.phase("rules"):
+                lowered = lower_by_rules(graph, session.options.rules)
         with report.phase("search"):
             surveys = survey_all(
                 graph,
@@ -167,7 +232,9 @@ class _Compile:
                 key=key.key,
                 kind=report.kind,
                 budget_s=None if budget_s is None else budget_s / 4,
+                lowered=lowered,
             )
+        report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
         conditions: dict[str, float] = {}
         output = None
@@ -218,13 +285,15 @@ class _Compile:
         if chosen.origin != "default":
             try:
                 return self._compile(chosen)
-            except Exception as error:  # noqa: BLE001 - code generators may assert on unusual plans
+            except Exception as error:
                 warn_once(f"candidate {chosen.schedule.id} does not compile: {error}")
                 report.fallback = f"the chosen candidate does not compile: {error}"
                 failed = msgspec.structs.replace(
                     chosen, status="failed", accepted=False, reason=str(error)
                 )
                 report.candidates = [failed if c is chosen else c for c in report.candidates]
+                if chosen.baseline:
+                    raise
                 report.chosen, report.source = report.default, "inductor"
         if default_output is not None:
             return default_output

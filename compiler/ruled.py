@@ -10,9 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
+from fusewise.compiler.inductor.choices import schedule_of
+from fusewise.compiler.inductor.driver import Applier, GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.origins import (
     idle_operations,
     lowered_operations,
@@ -26,8 +29,8 @@ from fusewise.schedule.patterns import Operation, operations
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Node, Problem
 from fusewise.schedule.rules import LOWERING, PAIRED, RuleSet, Selector
-from fusewise.schedule.schedule import Choice, Schedule
-from fusewise.search.repair import Unmet
+from fusewise.schedule.schedule import Candidate, Choice, Schedule
+from fusewise.search.repair import Unmet, repaired
 from fusewise.search.rules import Rulings
 
 #: Lowerings after which what is still in one node stays there. Each stores more.
@@ -269,3 +272,34 @@ def check_known(graph: GraphCompile, rules: RuleSet, schedule: Schedule) -> Rule
     for broken in rulings.violations(plan):
         raise PlanError(broken.detail, subject="schedule", remedy="search again under these rules")
     return report_rules(Lowered(rules, matched=matched), rulings, ())
+
+
+def compile_by_rules(graph: GraphCompile, rules: RuleSet) -> tuple[Any, Candidate, RulesReport]:
+    """Compile Inductor's own plan as rules want it, nothing searched, stored or measured.
+
+    What is done where fusewise steps back: the rules hold all the same. Raises whatever goes wrong.
+    """
+    lowered = lower_by_rules(graph, rules)
+    found: list[tuple[Plan, RulesReport, bool]] = []
+
+    def visit(live: LiveGraph) -> None:
+        legality = InductorLegality(live)
+        problem = extract_problem(live.scheduler, live.nodes, key="", kind=graph.kind)
+        rulings = Rulings(problem, rules, lowered.matched)
+        fixed = repaired(problem, live.default_plan, legality, rulings)
+        found.append((fixed.plan, report_rules(lowered, rulings, fixed.unmet), rulings.idle))
+
+    graph.survey(lowered.choices, visit)
+    plan, report, idle = found[0]
+    ruled = bool(lowered.choices) or not idle
+    schedule = schedule_of(lowered.choices, plan)
+    candidate = Candidate(
+        schedule=schedule,
+        origin="rules" if ruled else "default",
+        groups=len(plan.groups),
+        accepted=True,
+        reason="Inductor's own schedule as rules want it",
+    )
+    if not ruled:
+        return graph.compile(None, None), candidate, report
+    return graph.compile(schedule, Applier(plan)), candidate, report

@@ -15,6 +15,7 @@ from fusewise.compiler.contest import has_collectives
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.measuring.inputs import Observed
 from fusewise.compiler.options import Options
+from fusewise.compiler.rule_notices import RuleWatch
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_key, device_profile
 from fusewise.costmodel.registry import load_model
@@ -34,6 +35,12 @@ class Session:
     #: Key of the forward graph whose values were kept for the backward one.
     forward_key: str | None = None
     _predictors: dict[str, Predictor] = field(default_factory=dict)
+
+    @cached_property
+    def rule_watch(self) -> RuleWatch | None:
+        """Which of the user's rules matched so far; None where there are none."""
+        rules = self.options.rules
+        return None if rules is None else RuleWatch(rules)
 
     @cached_property
     def store(self) -> Store:

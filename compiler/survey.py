@@ -16,14 +16,19 @@ from fusewise.compiler.inductor.choices import stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.legality import InductorLegality
+from fusewise.compiler.reports import RulesReport
+from fusewise.compiler.ruled import Lowered, report_rules
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
+from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem, group_signature
 from fusewise.schedule.schedule import Candidate, Choice
 from fusewise.search.beam import Budget, beam_search
+from fusewise.search.repair import Keeping, repaired
 from fusewise.search.result import SearchResult
+from fusewise.search.rules import Rulings
 
 #: Plans of each lowering that go on to the shortlist.
 _PLANS_KEPT = 8
@@ -62,6 +67,8 @@ class Survey:
     result: SearchResult
     #: Best predicted first; Inductor's own plan under these choices among them.
     candidates: tuple[Candidate, ...]
+    #: What came of the user's rules; None where there are none.
+    rules: RulesReport | None = None
 
     def kernels(self, candidate: Candidate, predictor: Predictor) -> Counter[Kernel]:
         """The kernels of one of the candidates, with how often each occurs."""
@@ -91,8 +98,24 @@ def survey(
     kind: str,
     choices: tuple[Choice, ...] = (),
     budget: Budget | None = None,
+    lowered: Lowered | None = None,
 ) -> Survey:
-    """Lower ``graph`` under ``choices``, extract the problem, and search its plans."""
+    """Lower ``graph`` under ``choices``, extract the problem, and search its plans.
+
+    Args:
+        graph: the graph.
+        predictor: times of kernels.
+        key: of the problem.
+        kind: of the graph.
+        choices: other than Inductor's own.
+        budget: of the search.
+        lowered: the user's rules with what they want of the lowering. The default then is
+            Inductor's plan as they want it.
+
+    Raises:
+        PlanError: what rules want of the lowering cannot be under these choices.
+    """
+    forced = () if lowered is None else lowered.choices
     found: list[Survey] = []
 
     def visit(live: LiveGraph) -> None:
@@ -105,18 +128,27 @@ def survey(
             possible_fusions=legality.possible_fusions(),
         )
         cost = predictor.plans(problem)
-        result = beam_search(problem, live.default_plan, legality, _Costs(cost), budget)
-        found.append(
-            Survey(choices, problem, live.default_plan, result, _candidates(choices, cost, result))
-        )
+        default, keeping, told = live.default_plan, None, None
+        if lowered is not None:
+            rulings = Rulings(problem, lowered.rules, lowered.matched)
+            fixed = repaired(problem, default, legality, rulings)
+            default, keeping = fixed.plan, Keeping(rulings, fixed.bound)
+            told = report_rules(lowered, rulings, fixed.unmet)
+        result = beam_search(problem, default, legality, _Costs(cost), budget, keeping)
+        # Inductor as it is puts kernels together after fusion, where no plan sees to the rules.
+        ruled = bool(forced) or (keeping is not None and not keeping.rulings.idle)
+        origin = "choices" if choices else "rules" if ruled else "default"
+        candidates = _candidates((*forced, *choices), cost, result, origin)
+        found.append(Survey(choices, problem, default, result, candidates, told))
 
-    graph.survey(choices, visit)
+    graph.survey((*forced, *choices), visit)
     return found[0]
 
 
 def _candidates(
-    choices: tuple[Choice, ...], cost: PlanCost, result: SearchResult
+    choices: tuple[Choice, ...], cost: PlanCost, result: SearchResult, origin: str
 ) -> tuple[Candidate, ...]:
+    """The best plans as candidates; ``origin`` is that of the plan that the search began with."""
     lowering = tuple(c for c in choices if stage_of(c) == "lowering")
     codegen = tuple(c for c in choices if stage_of(c) == "codegen")
     plans = list(result.plans[:_PLANS_KEPT])
@@ -126,9 +158,9 @@ def _candidates(
     for scored in plans:
         candidate = scored.candidate(lowering, codegen)
         interval = cost.plan(scored.plan)
-        if choices and candidate.origin == "default":
+        if candidate.origin == "default":
             # Only Inductor's plan under its own choices is the default that others are held to.
-            candidate = msgspec.structs.replace(candidate, origin="choices")
+            candidate = msgspec.structs.replace(candidate, origin=origin)
         candidates.append(
             msgspec.structs.replace(
                 candidate,
@@ -147,16 +179,18 @@ def survey_all(
     key: str,
     kind: str,
     budget_s: float | None,
+    lowered: Lowered | None = None,
 ) -> list[Survey]:
     """Survey a graph under Inductor's own choices, then under each other choice that changes it.
 
     Args:
         budget_s: seconds after which no further choice is looked at, and for the search of each;
             None for no limit but the search's own, so that the result never depends on the clock.
+        lowered: the user's rules with what they want of the lowering.
     """
     start = time.monotonic()
     limit = Budget(seconds=None if budget_s is None else max(0.05, budget_s / 2))
-    first = survey(graph, predictor, key=key, kind=kind, budget=limit)
+    first = survey(graph, predictor, key=key, kind=kind, budget=limit, lowered=lowered)
     surveys = [first]
     seen = {_shape(first)}
     device_type = predictor.profile.kind
@@ -166,7 +200,21 @@ def survey_all(
             break
         if budget_s is not None:
             limit = Budget(seconds=max(0.05, (budget_s - spent) / 4))
-        other = survey(graph, predictor, key=key, kind=kind, choices=choices, budget=limit)
+        try:
+            other = survey(
+                graph,
+                predictor,
+                key=key,
+                kind=kind,
+                choices=choices,
+                budget=limit,
+                lowered=lowered,
+            )
+        except PlanError:
+            if lowered is None:
+                raise
+            # What rules store or inline cannot be under these choices, so these are out.
+            continue
         codegen = any(stage_of(choice) == "codegen" for choice in choices)
         if codegen or _shape(other) not in seen:
             seen.add(_shape(other))
@@ -180,5 +228,5 @@ def _shape(found: Survey) -> tuple[tuple[str, ...], Plan]:
 
 
 def default_candidate(surveys: Sequence[Survey]) -> Candidate:
-    """Inductor's own schedule: its own plan under its own choices."""
-    return next(c for c in surveys[0].candidates if c.origin == "default")
+    """Inductor's own schedule: its own plan under its own choices, or that as rules want it."""
+    return next(c for c in surveys[0].candidates if c.baseline)

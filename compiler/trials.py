@@ -23,12 +23,14 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.plan_files import planned_graph
 from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.ruled import Lowered, lower_by_rules
 from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Survey, default_candidate, survey
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.rows import CandidateSummary, DecisionRow
 from fusewise.schedule.errors import FusewiseError, MeasureError, UnsupportedError
 from fusewise.schedule.plan_file import PlannedGraph
+from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Candidate, Choice
 from fusewise.search.beam import Budget
 from fusewise.search.shortlist import shortlist
@@ -60,6 +62,8 @@ class Effort:
     #: Under which the studies are kept beside the store, to go on with later; None keeps nothing.
     name: str | None = None
     seed: int = 0
+    #: Rules of the user's, which hold in every candidate.
+    rules: RuleSet | None = None
 
 
 @dataclass(frozen=True)
@@ -112,11 +116,13 @@ class GraphSearch:
         model, profile = self._predictor.model, self._predictor.profile
         with graph.settings(None):
             self.key = graph_key(
-                graph.gm, graph.example_inputs, graph.kwargs, profile.key, model.id
+                graph.gm, graph.example_inputs, graph.kwargs, profile.key, model.id, effort.rules
             )
         self._report.key, self._report.model = self.key.key, model.name
         self._study = StudyResult((), 0, False)
         self._conditions: dict[str, float] = {}
+        #: The user's rules with what they want of the lowering; None where there are none.
+        self._lowered: Lowered | None = None
         #: What an earlier search or compile chose for the graph.
         self._known = recall(session.store, self.key.key, profile.key, "measure")
         #: What was timed, by its code, with times brought to the default's in the first contest.
@@ -139,10 +145,13 @@ class GraphSearch:
         """Search, or where not ``tried`` take Inductor's own; gives the graph compiled by that."""
         report = self._report
         with report.phase("survey"):
+            if self._effort.rules is not None:
+                self._lowered = lower_by_rules(self._graph, self._effort.rules)
             self._first = self._survey(())
+        report.rules = self._first.rules
         report.nodes = len(self._first.problem.nodes)
         self._default = default_candidate([self._first])
-        output, self._program = compile_default(self._graph, report)
+        output, self._program = compile_default(self._graph, report, self._default)
         reason = unmeasurable(self._graph, self._session) if tried else "the search was ended"
         try:
             if reason is None:
@@ -196,6 +205,7 @@ class GraphSearch:
             kind=self._graph.kind,
             choices=choices,
             budget=Budget(seconds=max(1.0, self._seconds / 10)),
+            lowered=self._lowered,
         )
 
     def _announce(self) -> None:
@@ -292,7 +302,7 @@ class GraphSearch:
         accepted = {
             c.schedule: c
             for c in reversed(every)
-            if c.accepted and c.origin != "default" and c.measured_us is not None
+            if c.accepted and not c.baseline and c.measured_us is not None
         }
         return sorted(accepted.values(), key=lambda c: (c.measured_us, c.schedule.id))
 

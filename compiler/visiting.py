@@ -82,7 +82,10 @@ class _Backend:
             return compile_whole(gm, example_inputs, self._graph, options)
 
     def _graph(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-        graph = GraphCompile(gm, example_inputs, kwargs, self._session.inductor_options)
+        session = self._session
+        graph = GraphCompile(
+            gm, example_inputs, kwargs, session.inductor_options, session.options.rules
+        )
         if self.error is None and size_of(graph):
             try:
                 return self._visit(graph)

@@ -27,6 +27,7 @@ from torch._inductor.exc import InductorError
 from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.choices import config_patches
+from fusewise.compiler.inductor.combos import combined_by
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
@@ -37,6 +38,7 @@ from fusewise.compiler.inductor.state import GraphState
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import InliningDecision, verdicts
 from fusewise.schedule.plan import Plan
+from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
 
 _Node = inductor_scheduler.BaseSchedulerNode
@@ -143,6 +145,8 @@ class GraphCompile:
     kwargs: dict[str, Any]
     #: Inductor options of the caller; they hold for every candidate.
     inductor_options: Mapping[str, Any] = field(default_factory=dict)
+    #: The caller's rules, for what is put together after a plan was applied.
+    rules: RuleSet | None = None
 
     @property
     def kind(self) -> Literal["forward", "backward", "inference"]:
@@ -163,9 +167,18 @@ class GraphCompile:
             # Inductor appends the strides of the outputs; only those of the last compile count.
             context.output_strides.clear()
         tag = "" if schedule is None else f"fusewise-{schedule.id}"
+        rules = None if schedule is None else self.rules
+        if rules is not None:
+            tag += f"-{rules.id}"
         library = "" if schedule is None else kernel_library()
         inlining = _inlining(schedule or Schedule())
-        with self.settings(schedule), inlining.active(), _cache_tag(tag), prebuilt(library):
+        with (
+            self.settings(schedule),
+            inlining.active(),
+            combined_by(rules),
+            _cache_tag(tag),
+            prebuilt(library),
+        ):
             if interceptor is None:
                 return inductor_compile_fx.compile_fx_inner(
                     copy_graph(self.gm), self.example_inputs, **self.kwargs
@@ -211,6 +224,7 @@ class GraphCompile:
             self.settings(schedule),
             inductor_config.patch(uncached),
             inlining.active(),
+            combined_by(self.rules),
             intercept(interceptor),
         ):
             try:
