@@ -14,6 +14,8 @@ _COMMANDS = {
     "ablate": "fusewise.commands.ablate",
     "collect": "fusewise.commands.collect",
     "dataset": "fusewise.commands.dataset",
+    "explain": "fusewise.commands.explain",
+    "plan": "fusewise.commands.plan",
     "search": "fusewise.commands.search",
     "store": "fusewise.commands.store",
 }
@@ -23,6 +25,8 @@ Examples:
   fusewise collect --corpus generated --seconds 600
   train-costmodel
   fusewise search model.py:factory --budget 10m --out plan.json
+  fusewise explain model.py:factory
+  fusewise plan show plan.json
   fusewise store info
   fusewise dataset info h200
 """

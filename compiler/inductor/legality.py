@@ -22,6 +22,7 @@ from fusewise.compiler.inductor.hooks import refusals
 from fusewise.compiler.inductor.plans import node_name
 from fusewise.compiler.inductor.refusals import Refusal, classify
 from fusewise.compiler.inductor.state import LeafState, forget_tilings
+from fusewise.compiler.inductor.wordless import wordless_ground
 from fusewise.schedule.problem import PossibleFusion
 from fusewise.search.legality import Verdict
 from fusewise.search.tree import Join, Leaf, Tree
@@ -110,8 +111,9 @@ class InductorLegality:
                     legal = self._scheduler.can_fuse(node1, node2, reorder)
                 if legal:
                     return Verdict(True, reorder=reorder)
-        text = reasons[-1] if reasons else None
-        return Verdict(False, classify(text), text or "refused by the code generator")
+            if reasons:
+                return Verdict(False, classify(reasons[-1]), reasons[-1])
+            return Verdict(False, *wordless_ground(self._scheduler, node1, node2))
 
     @contextmanager
     def _assembled(self, first: Tree, second: Tree) -> Iterator[tuple[_Node | None, _Node | None]]:
