@@ -52,6 +52,38 @@ class Effort:
     stages: Sequence[str] = STAGE_NAMES
 
 
+def ablate(
+    function: Callable[..., Any], *args: Any, effort: Effort | None = None, **kwargs: Any
+) -> Ablation:
+    """Measure what each stage of the compiler is worth to a call of ``function``.
+
+    Args:
+        function: a module or callable, uncompiled. A module in training mode is compiled with its
+            backward, anything else without gradients.
+        args: what it is called on; stays as it is but for what the program itself overwrites.
+        effort: how well to measure, and which stages; None for all, 10 s a graph.
+        kwargs: as ``args``.
+
+    Raises:
+        FusewiseError: as :func:`ablate_program` says.
+    """
+    training = (
+        isinstance(function, torch.nn.Module)
+        and function.training
+        and any(parameter.requires_grad for parameter in function.parameters())
+    )
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    sample = GraphSample(
+        name=name,
+        family=f"call/{name}",
+        module=function,
+        args=args,
+        kwargs=kwargs,
+        training=training,
+    )
+    return ablate_program(sample, effort or Effort())
+
+
 def ablate_program(
     sample: GraphSample, effort: Effort, watch: Callable[[str], None] = lambda _: None
 ) -> Ablation:

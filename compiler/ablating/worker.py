@@ -39,6 +39,8 @@ class StageJob:
 
     graph_id: str
     program: ProgramJob
+    #: Whether its time is wanted, too, and not only what its results are off by.
+    timed: bool = True
 
 
 @dataclass
@@ -114,7 +116,11 @@ class StageWorker(Worker):
         cuda = torch.device(device).type == "cuda"
         if cuda:
             cuda_timing.wake()
-        timed = [(ready.run, r) for ready, r in zip(loaded, results, strict=True) if ready]
+        timed = [
+            (ready.run, result)
+            for job, ready, result in zip(jobs, loaded, results, strict=True)
+            if ready is not None and job.timed
+        ]
         if loaded[0] is not None:
             times = interleave(
                 [run for run, _ in timed],

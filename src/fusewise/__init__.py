@@ -5,13 +5,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fusewise.compiler.ablating.program import Effort
+    from fusewise.compiler.ablating.result import Ablation
+    from fusewise.compiler.explaining.report import ExplainedProgram
     from fusewise.compiler.reports import GraphReport
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "reports"]
+__all__ = ["__version__", "ablate", "explain", "reports"]
+
+
+def ablate(
+    function: Callable[..., Any], *args: Any, effort: Effort | None = None, **kwargs: Any
+) -> Ablation:
+    """What each stage of the compiler is worth to ``function(*args, **kwargs)``, measured.
+
+    See :func:`fusewise.compiler.ablating.program.ablate`.
+    """
+    from fusewise.compiler.ablating.program import ablate as measure
+
+    return measure(function, *args, effort=effort, **kwargs)
+
+
+def explain(
+    function: Callable[..., Any],
+    *args: Any,
+    measure: bool = False,
+    why: tuple[str, str] | None = None,
+    plan: str | None = None,
+    **kwargs: Any,
+) -> ExplainedProgram:
+    """Every possible fusion of ``function(*args, **kwargs)``, its kernels, and why they are so.
+
+    The same as ``fusewise explain --json``, as data: see ``docs/explain.md``. A module in training
+    mode is compiled with its backward, anything else without gradients.
+
+    Args:
+        function: a module or any other callable; it is compiled and run once.
+        args: its arguments.
+        measure: whether to time each kernel.
+        why: names of two nodes or groups whose fusion is looked at closely.
+        plan: path of a plan file to explain; None for the schedules in the store.
+        kwargs: its keyword arguments.
+
+    Raises:
+        FusewiseError: the program does not run compiled, or there is no such fusion or plan.
+    """
+    from fusewise.compiler.explaining.program import explain_call
+
+    return explain_call(function, args, kwargs, measure=measure, why=why, plan=plan)
 
 
 def reports() -> list[GraphReport]:
