@@ -96,7 +96,8 @@ def explain(
     # torch takes seconds to import, which --help is not made to wait for.
     from fusewise.commands.explain_tables import Filter, show_program
     from fusewise.compiler.explaining.counterfactual import Question
-    from fusewise.compiler.explaining.program import Wish, explain_program
+    from fusewise.compiler.explaining.graph import Wish
+    from fusewise.compiler.explaining.program import explain_program
     from fusewise.datasets.corpora import on_device
     from fusewise.datasets.target import load_target
 

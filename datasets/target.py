@@ -61,7 +61,7 @@ def load_target(target: str) -> GraphSample:
         module=module,
         args=args,
         kwargs=kwargs,
-        training=_trains(module),
+        training=trains(module),
     )
 
 
@@ -137,7 +137,8 @@ def _unpack(
     return module, tuple(args), kwargs
 
 
-def _trains(module: object) -> bool:
+def trains(module: object) -> bool:
+    """Whether a program is compiled with its backward: a module in training mode that learns."""
     return (
         isinstance(module, nn.Module)
         and module.training

@@ -6,73 +6,31 @@ schedule, so that a backward graph comes with the strides that it will have.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 import fusewise
-from fusewise.compiler.contest import announce, graph_job, hold
 from fusewise.compiler.explaining.counterfactual import (
     Question,
-    change_plan,
-    explain_change,
-    resolve,
 )
-from fusewise.compiler.explaining.fusions import explain_fusions
-from fusewise.compiler.explaining.kernels import Kernels, View, explained_plan
+from fusewise.compiler.explaining.graph import GraphExplainer, Wish
 from fusewise.compiler.explaining.report import (
-    ExplainedEdge,
     ExplainedGraph,
-    ExplainedNode,
     ExplainedProgram,
     ExplainedRewrite,
-    Why,
 )
-from fusewise.compiler.inductor.choices import schedule_of
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
-from fusewise.compiler.inductor.extract import extract_problem
-from fusewise.compiler.inductor.fusion_trace import trace_fusion
-from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
-from fusewise.compiler.inductor.legality import InductorLegality
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.rewrites import Rewrite, rewrites
-from fusewise.compiler.inductor.source_lines import source_lines
-from fusewise.compiler.measuring.job import GraphJob
-from fusewise.compiler.memory import recall
 from fusewise.compiler.options import Options
-from fusewise.compiler.plan_files import planned_for
-from fusewise.compiler.session import Session, device_of, unmeasurable
-from fusewise.compiler.survey import Predictor
+from fusewise.compiler.session import Session
 from fusewise.compiler.visiting import visit_graphs
 from fusewise.datasets.corpus import GraphSample
-from fusewise.schedule.errors import MeasureError, PlanError
-from fusewise.schedule.problem import Problem
-from fusewise.schedule.schedule import Candidate, Schedule, problem_key
-from fusewise.search.samples import summary
-
-#: Seconds that a contest of two plans is given, code generation left out.
-_CONTEST_S = 12.0
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What is to be explained, and how far."""
-
-    store: Path
-    #: Name or path of the cost model; None for the newest one that fits the device.
-    model: str | None = None
-    #: Plan file whose schedules are the chosen ones; None for those in the store.
-    plan: Path | None = None
-    #: Whether kernels are timed.
-    measure: bool = False
-    #: One fusion to look at closely.
-    why: Question | None = None
-    #: Only these kinds of graphs; empty for all.
-    kinds: tuple[str, ...] = ()
+from fusewise.datasets.store import default_store_path
+from fusewise.datasets.target import trains
+from fusewise.schedule.errors import PlanError
 
 
 def explain_program(
@@ -116,13 +74,32 @@ def explain_program(
     )
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What was seen of a live graph."""
-
-    view: View
-    nodes: tuple[ExplainedNode, ...]
-    edges: tuple[ExplainedEdge, ...]
+def explain_call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    measure: bool = False,
+    why: tuple[str, str] | None = None,
+    plan: str | None = None,
+) -> ExplainedProgram:
+    """:func:`explain_program` of a call, with your own store; see :func:`fusewise.explain`."""
+    name = getattr(function, "__name__", None) or type(function).__name__
+    sample = GraphSample(
+        name=name,
+        family=f"explained/{name}",
+        module=function,
+        args=tuple(args),
+        kwargs=dict(kwargs),
+        training=trains(function),
+    )
+    wish = Wish(
+        store=default_store_path(),
+        plan=None if plan is None else Path(plan),
+        measure=measure,
+        why=None if why is None else Question(*why),
+    )
+    return explain_program(sample, wish)
 
 
 class _Explainer:
@@ -148,17 +125,15 @@ class _Explainer:
             self._shared = list(self.heard)
         self.heard.clear()
         if not self._wish.kinds or graph.kind in self._wish.kinds:
-            self.found.append(_Graph(self._session, self._wish, graph, self).explained())
+            explainer = GraphExplainer(self._session, self._wish, graph, self._passes, self._watch)
+            self.found.append(explainer.explained())
+            self.unresolved = explainer.unresolved or self.unresolved
             self._watch(f"{graph.kind}: compiling")
         output = graph.compile(None, None)
         self.heard.clear()
         return output
 
-    def told(self, text: str) -> None:
-        """Pass on what is being done."""
-        self._watch(text)
-
-    def passes(self) -> tuple[ExplainedRewrite, ...]:
+    def _passes(self) -> tuple[ExplainedRewrite, ...]:
         """What changed the graph in hand on its way; call it after the first lowering."""
         told = [r for r in (*self._shared, *self.heard) if r.changed or not r.name]
         return tuple(
@@ -172,243 +147,3 @@ class _Explainer:
             )
             for rewrite in told
         )
-
-
-class _Graph:
-    """One graph."""
-
-    def __init__(
-        self, session: Session, wish: Wish, graph: GraphCompile, explainer: _Explainer
-    ) -> None:
-        self._session, self._wish, self._graph = session, wish, graph
-        self._explainer = explainer
-        self._device = device_of(graph.gm, graph.example_inputs)
-        self._predictor: Predictor = session.predictor(self._device)
-        with graph.settings(None):
-            self._key: GraphKey = graph_key(
-                graph.gm,
-                graph.example_inputs,
-                graph.kwargs,
-                self._predictor.profile.key,
-                self._predictor.model.id,
-            )
-
-    def explained(self) -> ExplainedGraph:
-        """The graph explained; Inductor lowers it several times for that."""
-        kind = self._graph.kind
-        self._explainer.told(f"{kind}: fusions")
-        origin, chosen = self._chosen()
-        own_choices = bool(chosen and (chosen.lowering or chosen.codegen))
-        asked: dict[str, Any] = {}
-
-        def look(live: LiveGraph) -> None:
-            default = self._seen(live, Schedule(), "inductor")
-            seen = default if own_choices or not chosen else self._seen(live, chosen, origin)
-            trace = trace_fusion(live)
-            fusions = explain_fusions(
-                trace,
-                default.view.plan,
-                None if own_choices else seen.view.plan,
-                default.view.cost,
-            )
-            asked.update(default=default, chosen=seen, trace=trace, fusions=fusions)
-            asked.update(decisions=tuple(live.decisions))
-            if self._wish.why is not None:
-                asked["why"] = self._why(live, seen.view, fusions)
-
-        self._graph.survey((), look)
-        passes = self._explainer.passes()
-        default: _Seen = asked["default"]
-        seen: _Seen = asked["chosen"]
-        if own_choices and chosen is not None:
-            views: list[_Seen] = []
-            self._graph.survey(
-                (*chosen.lowering, *chosen.codegen),
-                lambda live: views.append(self._seen(live, chosen, origin)),
-            )
-            seen = views[0]
-        self._explainer.told(f"{kind}: kernels")
-        kernels = Kernels(self._graph, seen.view)
-        default_kernels = kernels if seen is default else Kernels(self._graph, default.view)
-        timed = default_timed = None
-        why, why_plan = asked.get("why", (None, None))
-        not_measured = ""
-        if self._wish.measure:
-            try:
-                job = self._job()
-                self._explainer.told(f"{kind}: timing kernels")
-                timed = kernels.time(job)
-                default_timed = timed if seen is default else default_kernels.time(job)
-                not_measured = timed.failure
-                if why is not None and why_plan is not None:
-                    self._explainer.told(f"{kind}: timing both plans")
-                    why = self._contest(why, why_plan, default, seen, job)
-            except MeasureError as error:
-                not_measured = str(error)
-        groups = kernels.explained(timed)
-        default_groups = groups if seen is default else default_kernels.explained(default_timed)
-        trace = asked["trace"]
-        return ExplainedGraph(
-            kind=kind,
-            key=self._key.key,
-            key_parts=dict(self._key.parts),
-            device=str(self._device),
-            model=self._predictor.model.name,
-            rewrites=passes,
-            inlining=asked["decisions"],
-            nodes=default.nodes,
-            edges=default.edges,
-            score_parts=trace.score_parts,
-            rounds=tuple(trace.found),
-            possible_fusions=asked["fusions"],
-            groups=groups,
-            plan=explained_plan(seen.view, groups),
-            default_groups=default_groups,
-            default_plan=explained_plan(default.view, default_groups),
-            chosen_nodes=seen.nodes if own_choices else (),
-            why=why,
-            not_measured=not_measured,
-        )
-
-    def _chosen(self) -> tuple[str, Schedule | None]:
-        """Where the chosen schedule comes from, and what it is; None for Inductor's own."""
-        session = self._session
-        if session.plan_file is not None:
-            subject = f"plan file {session.options.plan}"
-            planned = planned_for(session.plan_file, self._key, self._graph.kind, subject)
-            return "plan file", planned.schedule
-        remembered = recall(session.store, self._key.key, self._predictor.profile.key, "replay")
-        if remembered is None or remembered.chosen.origin == "default":
-            return ("inductor" if remembered is None else "store"), None
-        return "store", remembered.chosen.schedule
-
-    def _seen(self, live: LiveGraph, schedule: Schedule, origin: str) -> _Seen:
-        choices = (*schedule.lowering, *schedule.codegen)
-        problem = extract_problem(
-            live.scheduler,
-            live.nodes,
-            key=problem_key(self._key.key, schedule.lowering),
-            kind=self._graph.kind,
-        )
-        plan = schedule.plan or live.default_plan
-        lines = source_lines(live.nodes)
-        view = View(
-            origin,
-            schedule_of(choices, plan),
-            problem,
-            plan,
-            lines,
-            self._predictor.plans(problem),
-        )
-        return _Seen(view, _nodes(problem, lines), _edges(problem))
-
-    def _why(
-        self, live: LiveGraph, view: View, fusions: Sequence[Any]
-    ) -> tuple[Why | None, Schedule | None]:
-        """The fusion that is asked for, and the changed schedule where there is a legal one."""
-        question = self._wish.why
-        assert question is not None
-        try:
-            a, b, fusion = resolve(question, view.problem, fusions, view.plan)
-        except PlanError as error:
-            self._explainer.unresolved = error
-            return None, None
-        legality = InductorLegality(live)
-        change = change_plan(view.problem, view.plan, legality, view.cost, a, b)
-        why = explain_change(a, b, question, fusion, change, view.plan, view.origin, view.cost)
-        if change.plan is None:
-            return why, None
-        return why, schedule_of((*view.schedule.lowering, *view.schedule.codegen), change.plan)
-
-    def _job(self) -> GraphJob:
-        """The graph as the measuring process gets it.
-
-        Raises:
-            MeasureError: it cannot be measured there.
-        """
-        graph, session = self._graph, self._session
-        reason = unmeasurable(graph, session)
-        if reason is not None:
-            raise MeasureError(reason, subject="graph", remedy="leave --measure out")
-        job = graph_job(
-            graph,
-            key=self._key.key,
-            device=str(self._device),
-            observed=session.observed,
-            forward_key=session.forward_key,
-            with_reference=False,
-        )
-        announce(job)
-        if graph.kind == "forward":
-            session.forward_key = self._key.key
-        return job
-
-    def _contest(
-        self, why: Why, changed: Schedule, default: _Seen, seen: _Seen, job: GraphJob
-    ) -> Why:
-        """Time the plan and the changed one in turns.
-
-        Raises:
-            MeasureError: the process could not do it.
-        """
-        view = seen.view if why.plan == seen.view.origin else default.view
-        programs = []
-        for schedule in (view.schedule, changed):
-            candidate = Candidate(schedule=schedule, origin="why", groups=0)
-            try:
-                programs.append((candidate, self._graph.generate(schedule)))
-            except PlanError as error:
-                return msgspec.structs.replace(
-                    why, legal=False, detail=str(error), not_measured=str(error)
-                )
-        if programs[0][1].code_hash == programs[1][1].code_hash:
-            return msgspec.structs.replace(why, not_measured="both plans give the same code")
-        result = hold(job, programs, _CONTEST_S)
-        samples = [[us for us in p.samples if math.isfinite(us)] for p in result.programs]
-        failures = [program.failure for program in result.programs if program.failure]
-        if failures or not all(samples):
-            return msgspec.structs.replace(why, not_measured=(failures or ["no samples"])[0])
-        now, then = (summary(times) for times in samples)
-        return msgspec.structs.replace(
-            why,
-            measured_us=now.median,
-            measured_changed_us=then.median,
-            measured_interval=(now.low, now.high),
-            measured_changed_interval=(then.low, then.high),
-        )
-
-
-def _nodes(problem: Problem, lines: dict[str, tuple[str, ...]]) -> tuple[ExplainedNode, ...]:
-    return tuple(
-        ExplainedNode(
-            name=node.name,
-            kind=node.kind,
-            device=node.device,
-            operators=node.origins,
-            loops=node.ranges,
-            reads=tuple(dict.fromkeys(access.buffer for access in node.reads)),
-            writes=tuple(dict.fromkeys(access.buffer for access in node.writes)),
-            bytes_read=sum(access.bytes for access in node.reads),
-            bytes_written=sum(access.bytes for access in node.writes),
-            source=", ".join(lines[node.name]),
-            sources=lines[node.name],
-            modules=tuple(dict.fromkeys(module for module in node.modules if module)),
-            signature=node.signature,
-        )
-        for node in problem.nodes
-    )
-
-
-def _edges(problem: Problem) -> tuple[ExplainedEdge, ...]:
-    return tuple(
-        ExplainedEdge(
-            producer=dep.producer,
-            consumer=dep.consumer,
-            buffer=dep.buffer,
-            bytes=problem.buffer_by_name[dep.buffer].bytes
-            if dep.buffer in problem.buffer_by_name
-            else 0,
-            weak=dep.weak,
-        )
-        for dep in problem.dependencies
-    )

@@ -43,7 +43,7 @@ class _Asking:
     source = ""
 
     def fuse(self, scheduler: Any, nodes: list[Any], stock: Callable[[list[Any]], Any]) -> Any:
-        live = LiveGraph(scheduler, tuple(nodes), Plan((), ()))
+        live = LiveGraph(scheduler, tuple(nodes), Plan((), ()), ())
         self.verdicts = _ask_all(InductorLegality(live), [node_name(node) for node in nodes])
         return stock(nodes)
 
