@@ -14,24 +14,29 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from sklearn.base import clone
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel
 from fusewise.costmodel.model_file import Manifest, SavedModel
 from fusewise.costmodel.registry import save_model
+from fusewise.costmodel.roofline import Roofline
 from fusewise.costmodel.trained import TrainedModel
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.rows import ModelRow
 from fusewise.datasets.samples import KernelSamples
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
-from fusewise.training.evaluate import Judge
+from fusewise.training.adapt import Adaptation, AdaptedCostModel
+from fusewise.training.base import open_base
+from fusewise.training.curve import CurvePoint, learning_curve
+from fusewise.training.evaluate import Evaluation, Judge
 from fusewise.training.judged import JudgedKernels, judged_schedules
 from fusewise.training.scores import Judgement
 from fusewise.training.source import Source, source_of
-from fusewise.training.split import published_holdout, take
-from fusewise.training.tune import tune
+from fusewise.training.split import Holdout, Labels, SplitBy, take
+from fusewise.training.tune import Parameters, tune
 
 Progress = Callable[[str], None]
 
@@ -40,9 +45,9 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a training or an evaluation."""
 
     device: str
-    #: ``family`` or ``graph``: what was held out whole; ``published split`` for a dataset's own.
-    #: ``unseen families`` or ``all`` where an existing model was evaluated.
-    split: Literal["family", "graph", "published split", "unseen families", "all"]
+    #: ``family`` or ``graph``: what was held out whole; ``published split``: families that are
+    #: never trained on; ``unseen families`` or ``all`` where an existing model was evaluated.
+    split: SplitBy | Literal["unseen families", "all"]
     n_train: int
     #: Scores on the held-out kernels and schedules, of the model, of the roofline, and of what
     #: Inductor goes by (``fusewise.training.contenders``).
@@ -51,11 +56,24 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     baselines: dict[str, Judgement] = {}
     #: Measured schedules of held-out graphs that cannot be predicted: over no stored problem.
     n_schedules_skipped: int = 0
+    #: What was adapted, "" where nothing was.
+    base: str = ""
     #: Parameters that tuning settled on; empty where there was none.
-    tuned: dict[str, bool | int | float | str] = {}
+    tuned: Parameters = {}
+    #: The learning curve, where it was asked for.
+    curve: tuple[CurvePoint, ...] = ()
     model_id: str = ""
     #: File of the model, "" where none was written.
     path: str = ""
+
+
+class Trained(msgspec.Struct, frozen=True):
+    """The report, and what it is about: for whoever tells more of it."""
+
+    report: TrainingReport
+    judge: Judge
+    #: The model that was judged, which saw nothing of what it was judged by.
+    judged: CostModel
 
 
 def train(
@@ -66,8 +84,36 @@ def train(
     hold_out_families: Collection[str] = (),
     tune_trials: int = 0,
     out: Path | None = None,
+    base: str | None = None,
+    curve: bool = False,
     progress: Progress = lambda _: None,
 ) -> TrainingReport:
+    """The report of :func:`train_in_full`, which has the arguments."""
+    return train_in_full(
+        data,
+        profile,
+        seed=seed,
+        hold_out_families=hold_out_families,
+        tune_trials=tune_trials,
+        out=out,
+        base=base,
+        curve=curve,
+        progress=progress,
+    ).report
+
+
+def train_in_full(
+    data: Store | Dataset,
+    profile: DeviceProfile,
+    *,
+    seed: int = 0,
+    hold_out_families: Collection[str] = (),
+    tune_trials: int = 0,
+    out: Path | None = None,
+    base: str | None = None,
+    curve: bool = False,
+    progress: Progress = lambda _: None,
+) -> Trained:
     """Train on kernels of the device of ``profile``, judge, save and record.
 
     Args:
@@ -75,14 +121,17 @@ def train(
             beside it; a model of a dataset is saved in ``models/`` of your own folder.
         profile: of the device to train for.
         seed: of the split and the estimator; equal data and seeds give equal models.
-        hold_out_families: families to judge by, which are not trained on in the end either;
-            a quarter of all where none are named. A dataset brings its own.
+        hold_out_families: families to judge by, which are not trained on in the end either. A
+            dataset brings its own; ``fusewise.training.split.hold_out`` says what else counts.
         tune_trials: Optuna trials over the estimator's parameters, on the training part only.
         out: file to save the model to instead.
+        base: dataset, store or model to adapt; ``fusewise.training.base.open_base`` says more.
+        curve: whether to make the learning curve, too.
         progress: told in a few words what is being done.
 
     Raises:
-        ModelError: too few kernels, kernels of one graph only, or of other features.
+        ModelError: too few kernels, kernels of one graph or family only, or of other features; a
+            base that cannot be used.
         StoreError: the store cannot be read or written.
         DatasetError: the dataset is damaged.
     """
@@ -91,29 +140,49 @@ def train(
     samples = source.kernels(profile)
     split = source.hold_out(samples, seed=seed, families=hold_out_families)
     fitted, held = take(samples, split.train), take(samples, split.test)
-    if len(fitted) < MIN_ROWS:
-        raise ModelError(
-            f"{len(fitted)} kernels are left to train on beside the {split.by} held out to judge "
-            f"by, at least {MIN_ROWS} are needed",
-            subject=source.subject,
-            remedy="collect or compile more graphs",
-        )
+    labels = split.labels[split.train]
+    _check_enough(fitted, split, source)
     estimator = LearnedCostModel(seed=seed)
-    tuned: dict[str, bool | int | float | str] = {}
+    tuned: Parameters = {}
     if tune_trials:
-        tuned = tune(
-            fitted, split.labels[split.train], trials=tune_trials, seed=seed, progress=progress
-        )
+        tuned = tune(fitted, labels, trials=tune_trials, seed=seed, progress=progress)
         estimator.set_params(**tuned)
-    progress(f"fitting to {len(fitted)} kernels")
-    estimator.fit(fitted.features, fitted.median_us, split.labels[split.train])
+    adaptation = None
+    if base is not None:
+        adaptation = Adaptation(
+            open_base(base, source.home, seed=seed, progress=progress), profile, source.problems()
+        )
+    families = sorted({str(family) for family in held.family if family})
+
+    def fit(chosen: KernelSamples, by: Labels, leave_out: Collection[str]) -> LearnedCostModel:
+        progress(f"fitting to {len(chosen)} kernels")
+        if adaptation is None:
+            plain: LearnedCostModel = clone(estimator)
+            return plain.fit(chosen.features, chosen.median_us, by)
+        fresh = AdaptedCostModel(**estimator.get_params())
+        return adaptation.fit(fresh, chosen, by, leave_out)
+
+    candidate = fit(fitted, labels, families)
     progress(f"judging by {len(held)} kernels of graphs held out")
-    found = judge_of(source, held, profile).evaluate(estimator.model_)
+    judge = judge_of(source, held, profile)
+    found = judge.evaluate(candidate.model_)
+    points: tuple[CurvePoint, ...] = ()
+    if curve:
+        points = learning_curve(
+            fitted,
+            labels,
+            held,
+            Roofline(profile),
+            estimator=estimator,
+            adaptation=adaptation,
+            progress=progress,
+        )
     final = take(samples, split.final)
-    progress(f"fitting to {len(final)} kernels")
-    estimator.fit(final.features, final.median_us, split.labels[split.final])
-    manifest = _manifest(estimator, final, profile, found.model, source)
-    model = TrainedModel(estimator.model_.trees, estimator.model_.calibration, name=manifest.name)
+    # Families that come back for the last fit may come from the base, too.
+    out_for_good = set(families) - {str(family) for family in final.family}
+    kept = fit(final, split.labels[split.final], out_for_good)
+    manifest = _manifest(kept, final, profile, found, source, adaptation)
+    model = TrainedModel(kept.model_.trees, kept.model_.calibration, name=manifest.name)
     path = save_model(SavedModel(model, manifest), source.home, out)
     source.record(
         ModelRow(
@@ -124,7 +193,7 @@ def train(
             manifest=msgspec.to_builtins(manifest),
         )
     )
-    return TrainingReport(
+    report = TrainingReport(
         device=profile.key,
         split=split.by,
         n_train=len(fitted),
@@ -132,55 +201,13 @@ def train(
         roofline=found.roofline,
         baselines=found.baselines,
         n_schedules_skipped=found.skipped,
+        base=base or "",
         tuned=tuned,
+        curve=points,
         model_id=manifest.id,
         path=str(path),
     )
-
-
-def evaluate(
-    data: Store | Dataset,
-    profile: DeviceProfile,
-    model: CostModel,
-    *,
-    seen_families: tuple[str, ...] = (),
-    progress: Progress = lambda _: None,
-) -> TrainingReport:
-    """Judge an existing model by kernels of families that it has not seen.
-
-    Where a store has none of those, all kernels count and the report's split says ``all``; what
-    the model was trained on then flatters it. Of a dataset the test split counts, whatever the
-    model has seen.
-
-    Raises:
-        ModelError: no kernels, or kernels of other features.
-        StoreError: the store cannot be read.
-        DatasetError: the dataset is damaged.
-    """
-    source = source_of(data)
-    progress("reading samples")
-    samples = source.kernels(profile)
-    split: Literal["published split", "unseen families", "all"] = "all"
-    held = samples
-    if isinstance(data, Dataset):
-        split = "published split"
-        held = take(samples, published_holdout(samples, source.subject).test)
-    elif seen_families:
-        unseen = np.array([family not in seen_families for family in samples.family], dtype=bool)
-        if unseen.any() and not unseen.all():
-            split, held = "unseen families", take(samples, unseen)
-    progress(f"judging by {len(held)} kernels")
-    found = judge_of(source, held, profile).evaluate(model)
-    return TrainingReport(
-        device=profile.key,
-        split=split,
-        n_train=0,
-        model=found.model,
-        roofline=found.roofline,
-        baselines=found.baselines,
-        n_schedules_skipped=found.skipped,
-        model_id=model.id,
-    )
+    return Trained(report, judge, candidate.model_)
 
 
 def judge_of(source: Source, held: KernelSamples, profile: DeviceProfile) -> Judge:
@@ -198,21 +225,36 @@ def judge_of(source: Source, held: KernelSamples, profile: DeviceProfile) -> Jud
     )
 
 
+def _check_enough(fitted: KernelSamples, split: Holdout, source: Source) -> None:
+    if len(fitted) < MIN_ROWS:
+        raise ModelError(
+            f"{len(fitted)} kernels are left to train on beside the {split.by} held out to judge "
+            f"by, at least {MIN_ROWS} are needed",
+            subject=source.subject,
+            remedy="collect or compile more graphs",
+        )
+
+
 def _manifest(
     estimator: LearnedCostModel,
     samples: KernelSamples,
     profile: DeviceProfile,
-    scores: Judgement,
+    found: Evaluation,
     source: Source,
+    adaptation: Adaptation | None,
 ) -> Manifest:
     model = estimator.model_
     created = source.created()
     digest = hashlib.sha256()
-    for array in (samples.features, samples.median_us):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update("\n".join(samples.signature).encode())
-    told: dict[str, Any] = msgspec.to_builtins(scores)
-    metrics = {name: value for name, value in told.items() if not isinstance(value, dict)}
+    every = [samples] if adaptation is None else [samples, adaptation.base.samples]
+    for part in every:
+        for array in (part.features, part.median_us):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update("\n".join(part.signature).encode())
+    told: dict[str, Any] = msgspec.to_builtins(found.model)
+    parameters = estimator.get_params()
+    if adaptation is not None:
+        parameters["base"] = adaptation.base.name
     return Manifest(
         name=source.model_name(profile.key, model.id, created),
         id=model.id,
@@ -220,9 +262,9 @@ def _manifest(
         dataset_hash=digest.hexdigest(),
         kernels=len(samples),
         graphs=len(set(samples.graph_key)),
-        families=tuple(sorted({str(family) for family in samples.family if family})),
-        parameters=estimator.get_params(),
-        metrics=metrics,
+        families=tuple(sorted({str(f) for part in every for f in part.family if f})),
+        parameters=parameters,
+        metrics={name: value for name, value in told.items() if not isinstance(value, dict)},
         versions={name: version(name) for name in ("torch", "lightgbm", "numpy", "fusewise")},
         created=created,
     )

@@ -70,6 +70,10 @@ class Source(Protocol):
         """The problems that kernels were taken from, by their key."""
         ...
 
+    def programs(self) -> dict[str, str]:
+        """Names of the programs that graphs were taken from, by the graphs' keys."""
+        ...
+
     def extern_times(self, device_key: str) -> dict[str, float]:
         """Median microseconds of extern kernels on the device, by node signature."""
         ...
@@ -138,6 +142,11 @@ class StoreSource:
         """See :class:`Source`."""
         return self.store.problems()
 
+    def programs(self) -> dict[str, str]:
+        """See :class:`Source`."""
+        with self.store.reading() as connection:
+            return dict(connection.execute("SELECT key, source FROM graphs").fetchall())
+
     def extern_times(self, device_key: str) -> dict[str, float]:
         """See :class:`Source`."""
         return self.store.extern_times(device_key)
@@ -196,6 +205,10 @@ class DatasetSource:
     def problems(self) -> Problems:
         """See :class:`Source`."""
         return self.dataset.problems
+
+    def programs(self) -> dict[str, str]:
+        """See :class:`Source`."""
+        return {row["key"]: row["source"] for row in self.dataset.records("graphs")}
 
     def extern_times(self, device_key: str) -> dict[str, float]:
         """See :class:`Source`."""

@@ -1,0 +1,131 @@
+"""The base of an adaptation: a shipped or own model with the kernels that it was trained on.
+
+Finds and reads; what is made of it is ``adapt.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.model_file import SUFFIX, read_model
+from fusewise.costmodel.registry import list_models
+from fusewise.costmodel.trained import TrainedModel
+from fusewise.datasets.dataset import load, shipped_names
+from fusewise.datasets.samples import KernelSamples
+from fusewise.datasets.splits import split_groups
+from fusewise.datasets.store import Store
+from fusewise.schedule.errors import ModelError
+from fusewise.training.adapt import Base
+from fusewise.training.refeature import profile_of
+from fusewise.training.source import DatasetSource, Source, StoreSource
+from fusewise.training.split import Labels, take
+
+
+def open_base(
+    name: str, home: Path, *, seed: int = 0, progress: Callable[[str], None] = lambda _: None
+) -> Base:
+    """The base of that name: of a dataset (``h200``), or the path of a dataset, store or model.
+
+    Its kernels are those of the train split, of its one device. A model is taken with the dataset
+    that has its name; a dataset or store with the model that has its name, else one is trained.
+
+    Args:
+        name: see above.
+        home: folder whose ``models/`` is looked into, beside the shipped models.
+        seed: of the training, where there has to be one.
+        progress: told in a few words what is being done.
+
+    Raises:
+        ModelError: there is no such base, it has no kernels, kernels of several devices, or was
+            made for other features.
+        DatasetError: its dataset is damaged.
+        StoreError: its store cannot be read.
+    """
+    progress(f"reading the base {name}")
+    if name.endswith(SUFFIX):
+        saved = read_model(Path(name).expanduser())
+        source = _dataset(saved.manifest.name, home, f"model {name}")
+        samples, labels = _kernels(source, saved.manifest.profile)
+        return Base(name, saved.manifest.profile, saved.model, samples, labels, source.problems())
+    path = Path(name).expanduser()
+    if path.is_file():
+        # Kernels and problems are in memory once they are read.
+        with Store.open(path) as store:
+            return _of_source(StoreSource(store), name, home, seed, progress)
+    return _of_source(_dataset(name, home, f"--base {name}"), name, home, seed, progress)
+
+
+def base_of(
+    name: str,
+    profile: DeviceProfile,
+    samples: KernelSamples,
+    labels: Labels,
+    source: Source,
+    *,
+    seed: int = 0,
+) -> Base:
+    """A base of kernels at hand: a model is trained on them.
+
+    Raises:
+        ModelError: they are too few.
+    """
+    estimator = LearnedCostModel(seed=seed).fit(samples.features, samples.median_us, labels)
+    return Base(name, profile, estimator.model_, samples, labels, source.problems())
+
+
+def _of_source(
+    source: Source, name: str, home: Path, seed: int, progress: Callable[[str], None]
+) -> Base:
+    devices = source.measured_devices()
+    if len(devices) != 1:
+        raise ModelError(
+            f"it has kernels of {len(devices)} devices: {', '.join(devices) or 'none'}",
+            subject=source.subject,
+            remedy="use a base of one device as --base",
+        )
+    (row,) = [row for row in source.devices() if row.key == devices[0]]
+    profile = profile_of(row, source.subject)
+    samples, labels = _kernels(source, profile)
+    model = _model_of(name, profile, home)
+    if model is None:
+        progress(f"training the base on {len(samples)} kernels")
+        return base_of(name, profile, samples, labels, source, seed=seed)
+    return Base(name, profile, model, samples, labels, source.problems())
+
+
+def _dataset(name: str, home: Path, subject: str) -> Source:
+    known = shipped_names()
+    if name not in known and not Path(name).expanduser().is_dir():
+        raise ModelError(
+            "the kernels that it was trained on are not at hand, and without them nothing can be "
+            f"adapted; there are the datasets: {', '.join(known) or 'none'}",
+            subject=subject,
+            remedy="use one of these as --base, or the path of a dataset or store",
+        )
+    return DatasetSource(load(name), home)
+
+
+def _kernels(source: Source, profile: DeviceProfile) -> tuple[KernelSamples, Labels]:
+    """Kernels of the train split, and their family or graph."""
+    samples = source.kernels(profile)
+    samples = take(samples, np.asarray(samples.split == "train"))
+    if not len(samples):
+        raise ModelError(
+            "none of its kernels is of the train split",
+            subject=source.subject,
+            remedy="use another base as --base",
+        )
+    return samples, np.array(split_groups(samples.family, samples.graph_key), dtype=np.object_)
+
+
+def _model_of(name: str, profile: DeviceProfile, home: Path) -> TrainedModel | None:
+    """The model of that name for the device, where there is one of these features."""
+    for entry in list_models(home):
+        if entry.name == name and entry.manifest.profile.key == profile.key and entry.usable:
+            return read_model(entry.path).model
+    return None

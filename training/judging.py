@@ -1,0 +1,65 @@
+"""Judge a model that exists already: the work behind ``train-costmodel --evaluate-only``.
+
+Chooses the kernels that are fair to judge it by; trains and saves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.interface import CostModel
+from fusewise.datasets.dataset import Dataset
+from fusewise.datasets.store import Store
+from fusewise.training.fit import Trained, TrainingReport, judge_of
+from fusewise.training.source import source_of
+from fusewise.training.split import take
+
+
+def evaluate(
+    data: Store | Dataset,
+    profile: DeviceProfile,
+    model: CostModel,
+    *,
+    seen_families: tuple[str, ...] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Trained:
+    """Judge an existing model by kernels that it has not seen.
+
+    Of a dataset with a test split that counts, whatever the model has seen. Else kernels of
+    families that it has not seen count; where there are none, all do, the report's split says
+    ``all``, and what the model was trained on flatters it.
+
+    Raises:
+        ModelError: no kernels, or kernels of other features.
+        StoreError: the store cannot be read.
+        DatasetError: the dataset is damaged.
+    """
+    source = source_of(data)
+    progress("reading samples")
+    samples = source.kernels(profile)
+    split: Literal["published split", "unseen families", "all"] = "all"
+    held = samples
+    test = np.asarray(samples.split == "test", dtype=bool)
+    unseen = np.array([family not in seen_families for family in samples.family], dtype=bool)
+    if isinstance(data, Dataset) and test.any():
+        split, held = "published split", take(samples, test)
+    elif seen_families and unseen.any():
+        split, held = "unseen families", take(samples, unseen)
+    progress(f"judging by {len(held)} kernels")
+    judge = judge_of(source, held, profile)
+    found = judge.evaluate(model)
+    report = TrainingReport(
+        device=profile.key,
+        split=split,
+        n_train=0,
+        model=found.model,
+        roofline=found.roofline,
+        baselines=found.baselines,
+        n_schedules_skipped=found.skipped,
+        model_id=model.id,
+    )
+    return Trained(report, judge, model)

@@ -1,0 +1,96 @@
+"""What ``train-costmodel`` prints: tables to look at, and the JSON of ``--json``.
+
+Only how results are told; they are worked out elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from fusewise.training.curve import CurvePoint
+from fusewise.training.fit import TrainingReport
+from fusewise.training.held_back import HeldBackReport
+from fusewise.training.score_table import PERCENT, score_rows
+from fusewise.training.scores import Scores
+
+_HELD: Final = {
+    "family": "families held out",
+    "graph": "graphs held out",
+    "published split": "test split",
+    "unseen families": "kernels of unseen families",
+    "all": "all kernels",
+}
+#: Columns of a table that is not shown in a terminal.
+_PIPED_WIDTH: Final = 160
+
+
+def report_json(report: TrainingReport) -> dict[str, Any]:
+    """The report with the model's scores at the top and the roofline's under ``roofline``."""
+    told: dict[str, Any] = msgspec.to_builtins(report)
+    model = told.pop("model")
+    roofline = told.pop("roofline")
+    baselines = told.pop("baselines")
+    return {**told, **model, "roofline": roofline, "baselines": baselines}
+
+
+def show(report: TrainingReport) -> None:
+    """Print a report as tables."""
+    console = _console()
+    contenders: list[Scores] = [report.model, report.roofline, *report.baselines.values()]
+    names = ["model", "roofline", *(name.replace("_", " ") for name in report.baselines)]
+    table = Table("", *names, title=f"{report.device}, {_HELD[report.split]}")
+    for title, cells in score_rows(contenders):
+        table.add_row(title, *cells)
+    console.print(table)
+    if report.n_schedules_skipped:
+        console.print(f"{report.n_schedules_skipped} schedules cannot be predicted, left out")
+    _show_classes(console, report)
+    _show_curve(console, report.curve)
+    if report.tuned:
+        console.print("tuned:", ", ".join(f"{k}={v}" for k, v in report.tuned.items()))
+    if report.path:
+        # Plain, as a long path must stay in one piece to be copied.
+        click.echo(f"saved {report.path}")
+
+
+def show_held_back(report: HeldBackReport) -> None:
+    """Print a learning curve on a part that was held back."""
+    console = _console()
+    console.print(
+        f"{report.device}: base of {report.n_base} kernels, adapted to the part "
+        f"{report.held_back!r}, judged by {report.n_kernels} kernels of it"
+    )
+    _show_curve(console, report.curve)
+
+
+def _show_classes(console: Console, report: TrainingReport) -> None:
+    table = Table("class", "kernels", "MAPE >= 5 us", "roofline", "MAPE below", "inside 90 %")
+    for name, scores in report.model.by_class.items():
+        roofline = report.roofline.by_class.get(name, Scores())
+        cells = (scores.mape_5us, roofline.mape_5us, scores.mape_small, scores.coverage90)
+        table.add_row(name, str(scores.n_kernels), *map(_percent, cells))
+    console.print(table)
+
+
+def _show_curve(console: Console, curve: tuple[CurvePoint, ...]) -> None:
+    if not curve:
+        return
+    table = Table("kernels", "from scratch", "adapted", title="MAPE of kernels >= 5 us")
+    for point in curve:
+        adapted = None if point.adapted is None else point.adapted.mape_5us
+        table.add_row(str(point.kernels), _percent(point.scratch.mape_5us), _percent(adapted))
+    console.print(table)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPED_WIDTH)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else PERCENT.format(value)
