@@ -25,7 +25,10 @@ def show_why(why: Why, rows: int) -> None:
     click.echo(f"  {_measured(why)}")
     console = result_console()
     console.print(_sides(why))
-    console.print(_features(why, min(rows, _FEATURES)))
+    if any(side.attribution.contributions for side in (*why.before, *why.after)):
+        console.print(_features(why, min(rows, _FEATURES)))
+    else:
+        click.echo("  the roofline predicts: the greater of memory and arithmetic, plus the launch")
 
 
 def _verdict(why: Why) -> str:
@@ -99,8 +102,6 @@ def _features(why: Why, most: int) -> Table:
     for _, side in sides:
         for c in side.attribution.contributions:
             drivers[c.feature] = max(drivers.get(c.feature, 0.0), abs(c.shap))
-    if not drivers:
-        return Table(title="the roofline predicts: no trees that features could drive")
     chosen = sorted(drivers, key=lambda name: (-drivers[name], name))[:most]
     headers = [f"{when} {shortened('+'.join(side.nodes), 24)}" for when, side in sides]
     table = Table(

@@ -184,35 +184,35 @@ def _removed(
     b: set[str],
     before: tuple[tuple[str, ...], ...],
 ) -> Change:
-    """Of the ways to part the sides, the legal one with the least predicted time.
-
-    The rest of the group stays with one side or the other.
-    """
+    """The sides parted where they were joined, or else somehow; the faster of legal ways."""
     names = [node.name for node in problem.nodes]
     refused: Change | None = None
-    legal: list[Change] = []
-    for part in _parts(tree, a, b):
-        rest = frozenset(tree.nodes) - part
-        changed = build_plan(names, split_steps(plan.steps, [part, rest]))
-        after = tuple(g for g in changed.groups if set(g) & set(tree.nodes))
-        verdict = _judged(problem, changed, legality, set(tree.nodes))
-        if verdict.legal:
-            legal.append(Change("removed", changed, verdict, before, after))
-        else:
-            refused = refused or Change("removed", None, verdict, before, after)
-    if legal:
-        return min(legal, key=lambda c: cost.plan(c.plan).us if c.plan else 0.0)
+    for parts in _ways(tree, a, b):
+        legal: list[Change] = []
+        for part in parts:
+            rest = frozenset(tree.nodes) - part
+            changed = build_plan(names, split_steps(plan.steps, [part, rest]))
+            after = tuple(g for g in changed.groups if set(g) & set(tree.nodes))
+            verdict = _judged(problem, changed, legality, set(tree.nodes))
+            if verdict.legal:
+                legal.append(Change("removed", changed, verdict, before, after))
+            else:
+                refused = refused or Change("removed", None, verdict, before, after)
+        if legal:
+            return min(legal, key=lambda c: cost.plan(c.plan).us if c.plan else 0.0)
     assert refused is not None, "a group of several nodes can always be parted somehow"
     return refused
 
 
-def _parts(tree: Tree, a: set[str], b: set[str]) -> Iterator[frozenset[str]]:
-    """One side of each way to part ``a`` from ``b``: where they were joined, or one of them."""
+def _ways(tree: Tree, a: set[str], b: set[str]) -> Iterator[list[frozenset[str]]]:
+    """Parts of the group that hold one side and nothing of the other, the best ways first.
+
+    First where the two were joined, what came later staying with either; then one side by itself.
+    """
     joins = [t for t in subtrees(tree) if isinstance(t, Join) and a | b <= t.members]
     sides = [joins[0].first.members, joins[0].second.members] if joins else []
-    for part in dict.fromkeys((*sides, frozenset(a), frozenset(b))):
-        if (a <= part and not b & part) or (b <= part and not a & part):
-            yield part
+    for parts in (sides, [frozenset(a), frozenset(b)]):
+        yield [p for p in parts if (a <= p and not b & p) or (b <= p and not a & p)]
 
 
 def _judged(problem: Problem, plan: Plan, legality: Legality, nodes: set[str]) -> Verdict:
