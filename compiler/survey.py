@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fusewise.compiler.alternatives import alternatives, try_alternatives
 from fusewise.compiler.inductor.choices import stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
@@ -22,6 +23,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem, group_signature
 from fusewise.schedule.schedule import Candidate, Choice
@@ -32,6 +34,9 @@ from fusewise.search.rules import Rulings
 
 #: Plans of each lowering that go on to the shortlist.
 _PLANS_KEPT = 8
+#: Share of the time after which no further choice about the whole graph is looked at, where there
+#: are single nodes to decide on.
+_VARIANTS_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,15 @@ class Survey:
     result: SearchResult
     #: Best predicted first; Inductor's own plan under these choices among them.
     candidates: tuple[Candidate, ...]
+    #: What was stored and what inlined, in the order of the lowered graph.
+    decisions: tuple[InliningDecision, ...]
     #: What came of the user's rules; None where there are none.
     rules: RulesReport | None = None
+
+    @property
+    def best_us(self) -> float:
+        """Predicted time of the best plan, in microseconds."""
+        return min(c.predicted_us for c in self.candidates if c.predicted_us is not None)
 
     def kernels(self, candidate: Candidate, predictor: Predictor) -> Counter[Kernel]:
         """The kernels of one of the candidates, with how often each occurs."""
@@ -139,7 +151,7 @@ def survey(
         ruled = bool(forced) or (keeping is not None and not keeping.rulings.idle)
         origin = "choices" if choices else "rules" if ruled else "default"
         candidates = _candidates((*forced, *choices), cost, result, origin)
-        found.append(Survey(choices, problem, default, result, candidates, told))
+        found.append(Survey(choices, problem, default, result, candidates, live.decisions, told))
 
     graph.survey((*forced, *choices), visit)
     return found[0]
@@ -181,45 +193,88 @@ def survey_all(
     budget_s: float | None,
     lowered: Lowered | None = None,
 ) -> list[Survey]:
-    """Survey a graph under Inductor's own choices, then under each other choice that changes it.
+    """Survey a graph under Inductor's own choices, then under others that change it.
+
+    First each choice about the whole graph, then single values that might better be stored or
+    inlined, by themselves and together.
 
     Args:
         budget_s: seconds after which no further choice is looked at, and for the search of each;
             None for no limit but the search's own, so that the result never depends on the clock.
         lowered: the user's rules with what they want of the lowering.
     """
-    start = time.monotonic()
-    limit = Budget(seconds=None if budget_s is None else max(0.05, budget_s / 2))
-    first = survey(graph, predictor, key=key, kind=kind, budget=limit, lowered=lowered)
-    surveys = [first]
-    seen = {_shape(first)}
-    device_type = predictor.profile.kind
-    for choices in variants(device_type):
-        spent = time.monotonic() - start
-        if budget_s is not None and spent > budget_s:
-            break
-        if budget_s is not None:
-            limit = Budget(seconds=max(0.05, (budget_s - spent) / 4))
+    looks = _Looks(graph, predictor, key, kind, budget_s, lowered)
+    first = looks.first()
+    offered = alternatives(first, predictor.profile)
+    looks.share = _VARIANTS_SHARE if offered else 1.0
+    others = [looks(choices) for choices in variants(predictor.profile.kind)]
+    looks.share = 1.0
+    others += try_alternatives(first, offered, looks)
+    return [first, *(other for other in others if other is not None)]
+
+
+class _Looks:
+    """Surveys of one graph under one set of choices after the other, while there is time."""
+
+    def __init__(
+        self,
+        graph: GraphCompile,
+        predictor: Predictor,
+        key: str,
+        kind: str,
+        budget_s: float | None,
+        lowered: Lowered | None,
+    ) -> None:
+        self._graph = graph
+        self._predictor = predictor
+        self._key = key
+        self._kind = kind
+        self._budget_s = budget_s
+        self._lowered = lowered
+        self._start = time.monotonic()
+        self._seen: set[tuple[tuple[str, ...], Plan]] = set()
+        #: Of the time, how much may be gone when another look begins.
+        self.share = 1.0
+
+    def first(self) -> Survey:
+        """The graph under Inductor's own choices."""
+        found = self._survey((), 2)
+        self._seen.add(_shape(found))
+        return found
+
+    def __call__(self, choices: tuple[Choice, ...]) -> Survey | None:
+        """The graph under other choices; None where time is up, or they are impossible or idle."""
+        if self._budget_s is not None and self._spent() > self.share * self._budget_s:
+            return None
         try:
-            other = survey(
-                graph,
-                predictor,
-                key=key,
-                kind=kind,
-                choices=choices,
-                budget=limit,
-                lowered=lowered,
-            )
-        except PlanError:
-            if lowered is None:
-                raise
-            # What rules store or inline cannot be under these choices, so these are out.
-            continue
+            other = self._survey(choices, 4)
+        except (PlanError, RuntimeError):
+            # What rules or choices store or inline cannot be under these, or Inductor fails at
+            # what it does not meet by itself: these are out, the others are not.
+            return None
         codegen = any(stage_of(choice) == "codegen" for choice in choices)
-        if codegen or _shape(other) not in seen:
-            seen.add(_shape(other))
-            surveys.append(other)
-    return surveys
+        shape = _shape(other)
+        if shape in self._seen and not codegen:
+            return None
+        self._seen.add(shape)
+        return other
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._start
+
+    def _survey(self, choices: tuple[Choice, ...], part: int) -> Survey:
+        """Survey with one ``part``-th of the time that is left for the search of plans."""
+        left = None if self._budget_s is None else self._budget_s - self._spent()
+        limit = Budget(seconds=None if left is None else max(0.05, left / part))
+        return survey(
+            self._graph,
+            self._predictor,
+            key=self._key,
+            kind=self._kind,
+            choices=choices,
+            budget=limit,
+            lowered=self._lowered,
+        )
 
 
 def _shape(found: Survey) -> tuple[tuple[str, ...], Plan]:

@@ -91,6 +91,10 @@ class InliningDecision(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     #: Distinct bytes that computing it once reads.
     read_bytes: int
+    #: Elements of the value, times the elements that each reduces.
+    iterations: int = 0
+    #: Names of its operations, each once.
+    operations: tuple[str, ...] = ()
 
     @property
     def optional(self) -> bool:
@@ -101,8 +105,11 @@ class InliningDecision(msgspec.Struct, frozen=True, kw_only=True):
     def alternative(self) -> Verdict | None:
         """What a schedule could decide in its place; None where nothing else is possible.
 
-        What has to be stored can be stored earlier, for those who computed it before that.
+        What has to be stored can be stored earlier, for those who computed it before that. What a
+        schedule decides already has none.
         """
+        if self.rule == "schedule":
+            return None
         if self.outcome == "store" and self.optional:
             return "inline"
         return "store" if self.inlined_into and self.reads else None

@@ -58,6 +58,8 @@ class Value:
     @property
     def final_rule(self) -> Rule:
         """Why it was stored or not, once nothing more can come."""
+        if self.wanted is not None and self.required is None:
+            return "schedule"
         return self.rule if self.stored or not reads_nothing(self.box) else "reads_nothing"
 
     def require(self, rule: Rule) -> None:
@@ -258,6 +260,8 @@ class Lowering:
                 reads=value.computation.reads,
                 bytes=value.computation.bytes,
                 read_bytes=value.computation.read_bytes,
+                iterations=value.computation.iterations,
+                operations=value.computation.operations,
             )
 
 

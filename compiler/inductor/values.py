@@ -82,6 +82,8 @@ class Computation:
     #: Bytes of the value, and distinct bytes that computing all of it reads.
     bytes: int
     read_bytes: int
+    iterations: int
+    operations: tuple[str, ...]
 
     @classmethod
     def of(cls, box: ir.StorageBox) -> Computation:
@@ -99,4 +101,6 @@ class Computation:
             reads=len(counts.read_buffers),
             bytes=numel * loops.get_dtype().itemsize,
             read_bytes=read,
+            iterations=iterations,
+            operations=tuple(sorted(counts.used_ops)),
         )

@@ -1,0 +1,148 @@
+"""Single values to store or inline otherwise than Inductor, the most promising first.
+
+What one survey recorded says what could be decided otherwise; a rough estimate ranks it, since
+every try is a lowering of the whole graph; then the tried ones that were predicted to gain are put
+together. Predicts only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.inlining_gain import InliningGain
+from fusewise.schedule.inlining import InliningDecision, node_choice
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.problem import Problem
+from fusewise.schedule.schedule import Choice
+
+#: Alternatives tried by themselves, for a graph that is lowered in a fraction of a second.
+MOST = 6
+#: Nodes lowered again in all for them: a graph of a hundred nodes takes a second or two.
+_LOWERED_NODES = 400
+#: Share of a graph's predicted time below which an estimated gain is not worth a try. The gate
+#: takes no gain below one percent.
+_LEAST_SHARE = 0.005
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another verdict on values that are alike, such as those of the layers of one model."""
+
+    #: One for each value, in the order of the graph.
+    choices: tuple[Choice, ...]
+    #: What they might save together, by a rough estimate.
+    gain_us: float
+
+
+class Surveyed(Protocol):
+    """A graph under some choices, as far as it matters here."""
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Choices other than Inductor's own."""
+        ...
+
+    @property
+    def problem(self) -> Problem:
+        """The graph as lowered."""
+        ...
+
+    @property
+    def default_plan(self) -> Plan:
+        """Inductor's plan under the choices."""
+        ...
+
+    @property
+    def decisions(self) -> tuple[InliningDecision, ...]:
+        """What was stored and what inlined."""
+        ...
+
+    @property
+    def best_us(self) -> float:
+        """Predicted time of the best plan, in microseconds."""
+        ...
+
+
+_Surveyed = TypeVar("_Surveyed", bound=Surveyed)
+
+
+def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, ...]:
+    """What might be worth deciding otherwise than ``first`` has it, the greatest gain first.
+
+    Values that are computed alike for alike users are decided alike. What is estimated to gain
+    next to nothing is left out.
+    """
+    gain = InliningGain(first.problem, first.default_plan, first.decisions, profile)
+    operators = {decision.node: decision.operator for decision in first.decisions}
+    alike: dict[object, list[tuple[Choice, float]]] = defaultdict(list)
+    for decision in first.decisions:
+        us = gain.us(decision)
+        verdict = decision.alternative
+        if us <= 0.0 or verdict is None:
+            continue
+        alike[_likeness(decision, operators)].append((node_choice(decision.node, verdict), us))
+    found = [
+        Alternative(tuple(choice for choice, _ in members), sum(us for _, us in members))
+        for members in alike.values()
+    ]
+    worth = [a for a in found if a.gain_us > _LEAST_SHARE * first.best_us]
+    most = max(1, min(MOST, _LOWERED_NODES // max(1, len(first.problem.nodes))))
+    return tuple(sorted(worth, key=lambda a: (-a.gain_us, a.choices))[:most])
+
+
+def _likeness(decision: InliningDecision, operators: dict[str, str]) -> object:
+    """What values have in common that one verdict suits all."""
+    return (
+        decision.operator,
+        decision.rule,
+        decision.ops,
+        decision.reads,
+        decision.bytes,
+        decision.read_bytes,
+        tuple(operators.get(node, "") for node in decision.inlined_into),
+    )
+
+
+def try_alternatives(
+    first: _Surveyed,
+    offered: Sequence[Alternative],
+    look: Callable[[tuple[Choice, ...]], _Surveyed | None],
+) -> list[_Surveyed]:
+    """Each alternative by itself, then those that gain put together as long as that gains more.
+
+    Args:
+        first: the graph as Inductor lowers it.
+        offered: what to try, in this order.
+        look: surveys the graph under choices; None where they cannot be, change nothing, or where
+            time is up.
+
+    Returns:
+        What was looked at, in this order.
+    """
+    found: list[_Surveyed] = []
+    gained: list[tuple[_Surveyed, Alternative]] = []
+    for alternative in offered:
+        other = look(together(first.choices, alternative.choices))
+        if other is not None:
+            found.append(other)
+            if other.best_us < first.best_us:
+                gained.append((other, alternative))
+    # Stable, so that of equals the one that was estimated to gain more comes first.
+    gained.sort(key=lambda pair: pair[0].best_us)
+    standing = gained[0][0] if gained else first
+    for _, alternative in gained[1:]:
+        other = look(together(standing.choices, alternative.choices))
+        if other is not None:
+            found.append(other)
+            if other.best_us < standing.best_us:
+                standing = other
+    return found
+
+
+def together(choices: Sequence[Choice], more: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Both, in an order that does not depend on which came first."""
+    return tuple(sorted((*choices, *more)))
