@@ -1,0 +1,161 @@
+"""``fusewise explain`` in the terminal and as JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+
+import fusewise
+from fusewise.costmodel.device import DeviceProfile, device_profile
+from fusewise.costmodel.feature_table import COLUMN
+from fusewise.costmodel.features import Featurizer
+from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.model_file import Manifest, SavedModel
+from fusewise.costmodel.registry import save_model
+from fusewise.costmodel.roofline import roofline_us
+from fusewise.schedule.problem import Access, Buffer, Node, Problem
+
+Invoke = Callable[..., Result]
+Refused = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store beside which the profile of the device is made once."""
+    return tmp_path_factory.mktemp("explain") / "store.duckdb"
+
+
+@pytest.fixture
+def explain(invoke: Invoke, targets: Path, store: Path) -> Callable[..., Result]:
+    """``explain("inference", ...)``: the target of that name explained."""
+    return lambda target, *more: invoke("explain", f"{targets}:{target}", "--store", store, *more)
+
+
+def test_json_has_the_whole_flow(explain: Invoke, targets: Path) -> None:
+    result = explain("training", "--json")
+    assert result.exit_code == 0, result.output
+    told: dict[str, Any] = json.loads(result.stdout)
+    assert [graph["kind"] for graph in told["graphs"]] == ["forward", "backward"]
+    for graph in told["graphs"]:
+        assert graph["nodes"] and graph["rewrites"] and graph["inlining"]
+        wanted = {"a", "b", "inductor_score", "predicted_gain_us", "legal", "reason", "taken"}
+        assert graph["possible_fusions"]
+        assert all(wanted <= set(fusion) for fusion in graph["possible_fusions"])
+        wanted = {"nodes", "predicted_us", "measured_us", "kernel", "source"}
+        assert all(wanted <= set(group) for group in graph["groups"])
+        named = {name for group in graph["groups"] for name in group["nodes"]}
+        assert named == {node["name"] for node in graph["nodes"]}
+    sources = [group["source"] for group in told["graphs"][0]["groups"]]
+    assert any(f"{targets}:" in source for source in sources)
+
+
+def test_the_terminal_answers_in_one_screen(explain: Invoke) -> None:
+    result = explain("inference")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert len(lines) < 50
+    text = result.stdout
+    for word in ("kernels", "possible fusions", "taken", "bound by", "targets.py:", "Inductor's"):
+        assert word in text
+    assert "\x1b" not in text
+
+
+def test_tables_can_be_filtered(explain: Invoke) -> None:
+    refused = explain("inference", "--only", "refused").stdout
+    assert "refused" in refused and "│ taken" not in refused and "bound by" not in refused
+    node = explain("inference", "--node", "op1").stdout
+    nodes = re.findall(r"^│ (op\d+) +│ (?:pointwise|reduction)", node, re.MULTILINE)
+    assert nodes == ["op1"]
+
+
+def test_a_fusion_with_the_features_that_drive_it(
+    invoke: Invoke, targets: Path, store: Path
+) -> None:
+    _save_model(store.parent)
+    told = invoke("explain", f"{targets}:inference", "--store", store, "--model", "made", "--json")
+    fusion = next(f for f in json.loads(told.stdout)["graphs"][0]["possible_fusions"] if f["taken"])
+    why = f"{fusion['a']},{fusion['b']}"
+    more = ("--model", "made", "--why", why)
+    result = invoke("explain", f"{targets}:inference", "--store", store, *more)
+    assert result.exit_code == 0, result.output
+    assert "in one kernel" in result.stdout and "removed" in result.stdout
+    assert "SHAP" in result.stdout and "before" in result.stdout and "after" in result.stdout
+    result = invoke("explain", f"{targets}:inference", "--store", store, *more, "--json")
+    (graph,) = json.loads(result.stdout)["graphs"]
+    assert graph["model"] != "roofline"
+    for side in (*graph["why"]["before"], *graph["why"]["after"]):
+        assert side["attribution"]["contributions"]
+
+
+def test_what_does_not_exist_is_one_clear_error(explain: Invoke, refused: Refused) -> None:
+    refused(explain("inference", "--why", "op0,op77"), "op77", "inference")
+    refused(explain("inference", "--why", "op0"), "--why", "op2,op5")
+    refused(explain("inference", "--node", "op77"), "op77")
+    refused(explain("inference", "--graph", "backward"), "no backward graph")
+    refused(explain("inference", "--plan", "nowhere.json"), "nowhere.json")
+    refused(explain("nowhere"), "nowhere")
+
+
+def test_a_target_that_raises_is_one_clear_error(explain: Invoke, refused: Refused) -> None:
+    refused(explain("failing"), "does not run", "failing")
+    refused(explain("nothing"), "returned")
+
+
+def test_explain_from_python(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
+    monkeypatch.setenv("FUSEWISE_HOME", str(store.parent))
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().sum(0)
+
+    (graph,) = fusewise.explain(call, torch.randn(8, 8)).graphs
+    assert graph.kind == "inference"
+    assert [len(group.nodes) for group in graph.groups] == [len(graph.nodes)]
+
+
+def _save_model(home: Path) -> None:
+    """A model of made-up kernels on this device: by size alone."""
+    profile = device_profile(torch.device("cpu"), home)
+    x = _features(profile)
+    law = 0.1 * x[:, COLUMN["iterations"]]
+    model = LearnedCostModel(n_estimators=20).fit(x, roofline_us(x) * np.exp(law)).model_
+    save_model(SavedModel(model, Manifest(name="made", id=model.id, profile=profile)), home)
+
+
+def _features(profile: DeviceProfile) -> Any:
+    nodes, buffers = [], []
+    for i in range(200):
+        n = 2 ** (6 + i % 12) + i
+        read, written = (
+            Access(f"{name}{i}", "contiguous", n, 4 * n, 4, 1, "i0") for name in ("in", "out")
+        )
+        nodes.append(
+            Node(
+                name=f"op{i}",
+                kind="pointwise",
+                device="cpu",
+                numel=n,
+                rnumel=1,
+                ranges=((n,), ()),
+                reduction_type="",
+                reads=(read,),
+                writes=(written,),
+                ops=(("add", 1 + i % 3),),
+                origins=(),
+                source="",
+                order=i,
+                compiler_us=0.0,
+                flops=0,
+                signature=str(i),
+            )
+        )
+        buffers.append(Buffer(f"out{i}", 4 * n, "float32", False, True, ()))
+    problem = Problem("made", "inference", tuple(nodes), tuple(buffers), (), ())
+    return Featurizer(problem, profile).batch([(node.name,) for node in nodes])
