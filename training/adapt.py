@@ -94,11 +94,10 @@ class AdaptedCostModel(LearnedCostModel):
     def _split(
         self, n: int, groups: Sequence[object] | npt.NDArray[Any] | None
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        labels = np.asarray(groups if groups is not None else [""] * n, dtype=object)
-        own = np.array([not str(label).startswith(_OF_BASE) for label in labels])
+        labels = np.array([] if groups is None else [str(label) for label in groups], dtype=object)
+        own = np.array([not label.startswith(_OF_BASE) for label in labels], dtype=bool)
         if not own.any():
-            fitted, held = super()._split(n, groups)
-            return fitted, held
+            return super()._split(n, groups)
         rows = np.flatnonzero(own)
         fitted, held = super()._split(len(rows), labels[rows])
         return np.concatenate([np.flatnonzero(~own), rows[fitted]]), rows[held]

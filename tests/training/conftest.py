@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -82,18 +83,27 @@ def make_chain(key: str, rng: np.random.Generator, length: int = 12) -> Problem:
     return Problem(key, "inference", tuple(nodes), tuple(buffers), tuple(dependencies), ())
 
 
-def true_us(problem: Problem, profile: DeviceProfile, groups: list[tuple[str, ...]]) -> np.ndarray:
+def true_us(
+    problem: Problem, profile: DeviceProfile, groups: list[tuple[str, ...]], slower: float = 1.0
+) -> np.ndarray:
     """The law: small kernels are slower than the roofline says, large ones faster."""
     x = Featurizer(problem, profile).batch(groups)
     base = roofline_us(x)
-    return base * np.exp(1.2 - 0.25 * np.log(base))
+    return slower * base * np.exp(1.2 - 0.25 * np.log(base))
 
 
 def make_rows(
-    profile: DeviceProfile, *, families: int, graphs: int, version: int = FEATURES_VERSION
+    profile: DeviceProfile,
+    *,
+    families: int,
+    graphs: int,
+    version: int = FEATURES_VERSION,
+    slower: float = 1.0,
+    problems: bool = True,
+    seed: int = 0,
 ) -> Iterator[Row]:
     """Kernels of runs of nodes, and four schedules of each graph."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     yield DeviceRow(
         key=profile.key,
         kind=profile.kind,
@@ -109,7 +119,7 @@ def make_rows(
             kind="inference",
             family=f"family{g % families}",
             nodes=len(problem.nodes),
-            problem=encode_problem(problem),
+            problem=encode_problem(problem) if problems else None,
         )
         names = [node.name for node in problem.nodes][:-1]
         groups = [
@@ -119,7 +129,8 @@ def make_rows(
             if b <= 11
         ]
         features = Featurizer(problem, profile).batch(groups)
-        for group, row, us in zip(groups, features, true_us(problem, profile, groups), strict=True):
+        us_of = true_us(problem, profile, groups, slower)
+        for group, row, us in zip(groups, features, us_of, strict=True):
             signature = f"{problem.key} {' '.join(group)}"
             yield KernelRow(
                 signature=signature,
@@ -137,7 +148,7 @@ def make_rows(
             for k in (2, 5, 9)
         ]
         schedules = [Schedule(plan=plan) for plan in plans]
-        times = [true_us(problem, profile, list(p.groups[:-1])).sum() + 5.0 for p in plans]
+        times = [true_us(problem, profile, list(p.groups[:-1]), slower).sum() + 5.0 for p in plans]
         # Two that no plan cost can tell the time of.
         schedules += [Schedule(), Schedule(lowering=(Choice("inline", 1),), plan=plans[0])]
         for schedule, us in zip(schedules, [*times, 9.0, 9.0], strict=True):
@@ -169,10 +180,17 @@ def _measured(
 def make_store(tmp_path: Path, profile: DeviceProfile) -> Callable[..., Path]:
     """``make_store(families=6, graphs=24)`` fills a store and gives its path."""
 
-    def make(*, families: int = 6, graphs: int = 24, **changes: int) -> Path:
-        path = tmp_path / "store.duckdb"
+    def make(
+        *,
+        families: int = 6,
+        graphs: int = 24,
+        name: str = "store",
+        device: DeviceProfile = profile,
+        **changes: Any,
+    ) -> Path:
+        path = tmp_path / f"{name}.duckdb"
         with Store.open(path) as store:
-            store.append(list(make_rows(profile, families=families, graphs=graphs, **changes)))
+            store.append(list(make_rows(device, families=families, graphs=graphs, **changes)))
         with Store.open(path):
             return path
 

@@ -130,28 +130,13 @@ def test_an_empty_store(tmp_path: Path):
     assert "no measured kernels" in refused("--store", path)
 
 
-def test_too_few_kernels(make_store: MakeStore):
-    assert "kernels are left to train on" in refused("--store", make_store(graphs=2))
-
-
 def test_one_graph_only(make_store: MakeStore):
     assert "all measured kernels are of one graph" in refused("--store", make_store(graphs=1))
-
-
-def test_one_family_only(make_store: MakeStore):
-    line = refused("--store", make_store(families=1))
-    assert "kernels are of one family, 'family0'" in line
-    assert "fusewise collect --corpus generated" in line
 
 
 def test_features_of_another_version(make_store: MakeStore):
     """Their problems were kept, so they get the features of this version."""
     assert scores("--store", make_store(version=0))["n_train"] > 0
-
-
-def test_a_foreign_device(make_store: MakeStore):
-    line = refused("--store", make_store(), "--device", "cuda-none")
-    assert "no profile of device 'cuda-none', but of: cpu-test-4t" in line
 
 
 def test_a_family_that_is_not_there(make_store: MakeStore):
