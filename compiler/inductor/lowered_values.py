@@ -58,7 +58,7 @@ class Value:
     @property
     def final_rule(self) -> Rule:
         """Why it was stored or not, once nothing more can come."""
-        if self.wanted is not None and self.required is None:
+        if self.wanted is not None:
             return "schedule"
         return self.rule if self.stored or not reads_nothing(self.box) else "reads_nothing"
 
