@@ -72,6 +72,17 @@ def score_of(scheduler: inductor_scheduler.Scheduler, node1: Any, node2: Any) ->
     return tuple(int(part) for part in parts)
 
 
+def signature_with(live: _SchedulerNode, node: Node, reads: Sequence[Access]) -> str:
+    """The signature that ``node`` would have if its reads stood in another order.
+
+    They stand in the order of their buffers' names, so that a graph whose inputs are called
+    otherwise gives other signatures.
+    """
+    return _signature(
+        live, node.kind, node.ranges, node.reduction_type, reads, node.writes, node.origins
+    )
+
+
 def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
     ranges = _ranges(node)
     kind = _kind(node)

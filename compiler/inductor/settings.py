@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch._inductor
+from torch._inductor import config as inductor_config
 
 from fusewise.schedule.errors import OptionError
+
+#: Settings that only say where and how a package is written.
+_PACKAGING = "aot_inductor."
+#: Inductor writes into these once a package was made, for good.
+_WRITTEN: dict[str, Any] = {"aot_inductor.metadata": {}}
 
 
 def known_settings() -> frozenset[str]:
@@ -32,3 +40,37 @@ def inductor_settings(mode: str | None, options: Mapping[str, Any]) -> dict[str,
             )
         settings |= modes[mode]
     return settings | dict(options)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that Inductor does not have.
+
+    Raises:
+        OptionError: names the first and the nearest valid one.
+    """
+    known = known_settings()
+    for name in settings:
+        if name.replace("-", "_") not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            raise OptionError(
+                "Inductor has no such setting",
+                subject=f"setting {name!r}",
+                remedy=f"the nearest is {near[0]!r}" if near else "see torch._inductor.config",
+            )
+
+
+def outside_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings as they are now with ``settings`` on top, those about packages left out."""
+    own = {name: value for name, value in settings.items() if not name.startswith(_PACKAGING)}
+    written = {name: value for name, value in _WRITTEN.items() if name in known_settings()}
+    with inductor_config.patch(written | own):
+        return dict(inductor_config.save_config_portable())
+
+
+@contextmanager
+def settings_in_force(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Exactly the settings that :func:`outside_settings` gave, whatever was turned on since."""
+    now = inductor_config.save_config_portable()
+    changed = {name: value for name, value in settings.items() if now.get(name) != value}
+    with inductor_config.patch(changed):
+        yield

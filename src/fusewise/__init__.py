@@ -8,15 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import os
+    from collections.abc import Callable, Mapping
+
+    import torch
 
     from fusewise.compiler.ablating.program import Effort
     from fusewise.compiler.ablating.result import Ablation
     from fusewise.compiler.explaining.report import ExplainedProgram
     from fusewise.compiler.reports import GraphReport
+    from fusewise.schedule.plan_file import PlanFile
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "ablate", "explain", "reports"]
+__all__ = ["__version__", "ablate", "aoti_compile_and_package", "explain", "reports"]
 
 
 def ablate(
@@ -29,6 +33,31 @@ def ablate(
     from fusewise.compiler.ablating.program import ablate as measure
 
     return measure(function, *args, effort=effort, **kwargs)
+
+
+def aoti_compile_and_package(
+    exported: torch.export.ExportedProgram,
+    *,
+    plan: str | os.PathLike[str] | PlanFile | None = None,
+    package_path: str | os.PathLike[str] | None = None,
+    inductor_configs: Mapping[str, Any] | None = None,
+    store: str | os.PathLike[str] | None = None,
+    model: str | None = None,
+) -> str:
+    """Compile an exported program into an AOTInductor package by a plan; the package's path.
+
+    See :func:`fusewise.compiler.aot.aoti_compile_and_package` and ``docs/aot.md``.
+    """
+    from fusewise.compiler.aot import aoti_compile_and_package as package
+
+    return package(
+        exported,
+        plan=plan,
+        package_path=package_path,
+        inductor_configs=inductor_configs,
+        store=store,
+        model=model,
+    )
 
 
 def explain(
