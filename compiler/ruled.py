@@ -49,6 +49,8 @@ class Lowered:
     conflicts: tuple[str, ...] = ()
     #: What cannot be, in words, each beginning with the rule.
     unkept: tuple[str, ...] = ()
+    #: Pairs of operations that a rule, by its place, keeps apart in vain: one node computes both.
+    stuck: frozenset[tuple[int, str, str]] = frozenset()
 
     @property
     def touched(self) -> bool:
@@ -68,48 +70,91 @@ class _Look:
 
 
 def lower_by_rules(graph: GraphCompile, rules: RuleSet) -> Lowered:
-    """Find out what ``rules`` want of the lowering of ``graph``. Lowers it once or more often."""
-    look = _look(graph, {})
-    wanted, matched, conflicts, unkept = _asked(rules, look)
-    wanted, refused = _possible(graph, {}, wanted)
-    unkept += [f"{rules.name(at)}: {why}" for at, why in _rules_of(rules, look, refused)]
-    stuck: list[str] = []
-    for _ in range(_ROUNDS):
-        look = _look(graph, wanted)
-        more: dict[str, Verdict] = {}
-        stuck = []
-        for at, node, first, second in _together(rules, look):
-            stored = next((n for n in (first, second) if _storable(look, wanted, n)), None)
-            if stored is None:
-                stuck.append(f"{rules.name(at)}: {node.name} computes both {first} and {second}")
-            elif stored not in refused:
-                more[stored] = "store"
-        more, failed = _possible(graph, wanted, more)
-        refused |= failed
-        if not more:
-            break
-        wanted |= more
-    within = [
+    """Find out what ``rules`` want of the lowering of ``graph``.
+
+    Lowers it once and for each round in which something more has to be stored; not at all where
+    rules want nothing of the lowering.
+    """
+    within = tuple(
         f"{rules.name(at)}: the graph {name} within the graph keeps Inductor's own fusion"
         for name, inner in operations_within(graph.gm)
         for at, rule in enumerate(rules.rules)
         if any(selector.matches(op) for op in inner for selector in rule.selectors)
-    ]
+    )
+    if all(rule.action in ("always", "at_most") for rule in rules.rules):
+        return Lowered(rules, unkept=within)
+    looks = _Looks(graph)
+    look = looks({})
+    wanted, matched, conflicts, unkept = _asked(rules, look)
+    wanted, refused = _possible(looks, {}, wanted)
+    unkept += [f"{rules.name(at)}: {why}" for at, why in _rules_of(rules, look, refused)]
+    stuck: dict[tuple[int, str, str], str] = {}
+    for _ in range(_ROUNDS):
+        look = looks(wanted)
+        more: dict[str, Verdict] = {}
+        stuck = {}
+        for at, node, first, second in _together(rules, look.problem, look.idle):
+            told = f"{rules.name(at)}: {node.name} computes both {first} and {second}"
+            stored = next((n for n in (first, second) if _storable(look, wanted, n)), None)
+            if stored is None or stored in refused:
+                asked = {n: v for n, v in wanted.items() if n in (first, second) and v == "inline"}
+                by = [rules.name(other) for other, _ in _rules_of(rules, look, asked)]
+                stuck[at, first, second] = f"{told}, by {by[-1]}" if by else told
+            else:
+                more[stored] = "store"
+        possible, failed = _possible(looks, wanted, more)
+        refused |= failed
+        if not more:
+            break
+        wanted |= possible
     choices = node_choices(wanted)
-    told = tuple(dict.fromkeys([*unkept, *stuck, *within]))
-    return Lowered(rules, choices, matched, tuple(conflicts), told)
+    # What another rule wants inlined is no matter of what can be.
+    conflicts += [text for text in stuck.values() if ", by rule " in text]
+    unkept += [text for text in stuck.values() if text not in conflicts]
+    told_once = tuple(dict.fromkeys((*unkept, *within)))
+    return Lowered(rules, choices, matched, tuple(conflicts), told_once, frozenset(stuck))
 
 
-def _look(graph: GraphCompile, wanted: Mapping[str, Verdict]) -> _Look:
-    found: list[_Look] = []
+def check_apart(lowered: Lowered, problem: Problem) -> None:
+    """See that a lowering under further choices puts nothing together that rules keep apart.
 
-    def visit(live: LiveGraph) -> None:
-        problem = extract_problem(live.scheduler, live.nodes, key="", kind=graph.kind)
+    Call it where the graph is being lowered.
+
+    Raises:
+        PlanError: it does; names the rule and the operations.
+    """
+    for at, node, first, second in _together(lowered.rules, problem, idle_operations()):
+        if (at, first, second) not in lowered.stuck:
+            raise PlanError(
+                f"{lowered.rules.name(at)}: {node.name} computes both {first} and {second}",
+                subject="lowering",
+                remedy="other choices are tried",
+            )
+
+
+class _Looks:
+    """Lowerings of one graph, each made once."""
+
+    def __init__(self, graph: GraphCompile) -> None:
+        self._graph = graph
+        self._known: dict[tuple[Choice, ...], _Look] = {}
+
+    def __call__(self, wanted: Mapping[str, Verdict]) -> _Look:
+        """The graph with some values stored or inlined.
+
+        Raises:
+            PlanError: one of them cannot be.
+        """
+        choices = node_choices(wanted)
+        if choices not in self._known:
+            self._graph.survey(choices, lambda live: self._take(choices, live))
+        return self._known[choices]
+
+    def _take(self, choices: tuple[Choice, ...], live: LiveGraph) -> None:
+        problem = extract_problem(live.scheduler, live.nodes, key="", kind=self._graph.kind)
         decisions = {decision.node: decision for decision in live.decisions}
-        found.append(_Look(problem, lowered_operations(), decisions, idle_operations()))
-
-    graph.survey(node_choices(wanted), visit)
-    return found[0]
+        look = _Look(problem, lowered_operations(), decisions, idle_operations())
+        self._known[choices] = look
 
 
 def _asked(
@@ -153,13 +198,13 @@ def _asked(
 
 
 def _possible(
-    graph: GraphCompile, before: Mapping[str, Verdict], wanted: Mapping[str, Verdict]
+    looks: _Looks, before: Mapping[str, Verdict], wanted: Mapping[str, Verdict]
 ) -> tuple[dict[str, Verdict], dict[str, str]]:
     """Those of ``wanted`` that can be, beside what was wanted before; and why the others cannot."""
     if not wanted:
         return {}, {}
     try:
-        _look(graph, {**before, **wanted})
+        looks({**before, **wanted})
     except PlanError:
         pass
     else:
@@ -168,7 +213,7 @@ def _possible(
     refused: dict[str, str] = {}
     for name, verdict in wanted.items():
         try:
-            _look(graph, {**before, **taken, name: verdict})
+            looks({**before, **taken, name: verdict})
         except PlanError as error:
             refused[name] = error.cause
         else:
@@ -189,23 +234,32 @@ def _storable(look: _Look, wanted: Mapping[str, Verdict], name: str) -> bool:
     return decision is not None and decision.alternative == "store" and name not in wanted
 
 
-def _together(rules: RuleSet, look: _Look) -> Iterator[tuple[int, Node, str, str]]:
+def _together(
+    rules: RuleSet, problem: Problem, idle: frozenset[str]
+) -> Iterator[tuple[int, Node, str, str]]:
     """Operations that one node computes and a rule keeps apart, the earlier one first."""
     saying = [at for at, rule in enumerate(rules.rules) if rule.action in (*PAIRED, "alone")]
     if not any(rules.rules[at].action != "always" for at in saying):
         return
-    for node in look.problem.nodes:
-        found = [operation for operation in operations(node) if operation.name not in look.idle]
+    for node in problem.nodes:
+        found = [operation for operation in operations(node) if operation.name not in idle]
         if len(found) < 2 or node.kind in ("extern", "nop"):  # noqa: PLR2004
             continue
         sides = {
             at: [_side(selector, found) for selector in rules.rules[at].selectors] for at in saying
         }
+        if not any(all(sides[at]) for at in saying if rules.rules[at].action != "always"):
+            continue
+        told: set[int] = set()
         for i, j in itertools.combinations(range(len(found)), 2):
             about = (at for at in reversed(saying) if _speaks(rules, at, sides[at], i, j))
             at = next(about, None)
-            if at is not None and rules.rules[at].action != "always":
-                yield at, node, found[i].name, found[j].name
+            if at is None or rules.rules[at].action == "always" or at in told:
+                continue
+            yield at, node, found[i].name, found[j].name
+            if node.kind == "foreach":
+                # Nothing of it can be taken out, however many operations it has.
+                told.add(at)
 
 
 def _side(selector: Selector, found: Sequence[Operation]) -> frozenset[int]:

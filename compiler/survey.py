@@ -18,7 +18,7 @@ from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.reports import RulesReport
-from fusewise.compiler.ruled import Lowered, report_rules
+from fusewise.compiler.ruled import Lowered, check_apart, report_rules
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
@@ -142,6 +142,7 @@ def survey(
         cost = predictor.plans(problem)
         default, keeping, told = live.default_plan, None, None
         if lowered is not None:
+            check_apart(lowered, problem)
             rulings = Rulings(problem, lowered.rules, lowered.matched)
             fixed = repaired(problem, default, legality, rulings)
             default, keeping = fixed.plan, Keeping(rulings, fixed.bound)
