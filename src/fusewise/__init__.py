@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fusewise.schedule.plan_file import PlanFile
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "ablate", "aoti_compile_and_package", "explain", "reports"]
+__all__ = ["__version__", "ablate", "aoti_compile_and_package", "explain", "reports", "rules"]
 
 
 def ablate(
@@ -95,3 +96,13 @@ def reports() -> list[GraphReport]:
     from fusewise.compiler.reports import reports as all_reports
 
     return all_reports()
+
+
+# Not for type checkers, to whom every name would then be one of the package's.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """``fusewise.rules`` without an import of its own."""
+        if name == "rules":
+            return importlib.import_module("fusewise.rules")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
