@@ -145,3 +145,43 @@ def test_bad_limits(invoke: Invoke, targets: Path, arguments: tuple[str, str]) -
     assert result.exit_code == 2
     assert result.stdout == ""
     assert arguments[0] in result.stderr
+
+
+def test_rules_hold_in_a_search(invoke: Invoke, targets: Path, home: Path, tmp_path: Path) -> None:
+    store, plan, given = home / "ruled.duckdb", tmp_path / "plan.json", tmp_path / "rules.toml"
+    given.write_text(
+        '[[rules]]\naction = "alone"\nop = "aten.tanh"\n'
+        '[[rules]]\naction = "never"\nmodule = "no.such"\nwith = "aten.sum"\n'
+    )
+    target = f"{targets}:inference"
+    result = _search(invoke, target, store, "--rules", given, "--out", plan)
+    assert result.exit_code == 0, result.output
+    assert "rule 2: never fuse in no.such with aten.sum matched nothing" in result.stdout
+    (planned,) = read_plan_file(plan).graphs
+    assert "rules" in planned.key_parts
+    assert planned.schedule.plan is not None
+    operations = {node.name: node.operations for node in planned.nodes}
+    for group in planned.schedule.plan.groups:
+        inside = [op for name in group for op in operations[name]]
+        assert "aten.tanh.default" not in inside or len(inside) == 1
+
+    sample = load_target(target)
+    options = {
+        "fusewise.mode": "replay",
+        "fusewise.plan": plan,
+        "fusewise.store": store,
+        "fusewise.rules": given,
+    }
+    reports.clear_reports()
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.warns(match="rule 2: .* matched nothing"):
+        output = torch.compile(sample.module, backend="fusewise", options=options)(*sample.args)
+    torch.testing.assert_close(output, sample.module(*sample.args))
+    (report,) = reports.reports()
+    assert report.source == "plan file"
+    assert report.rules is not None and len(report.rules.unmatched) == 1
+
+
+def test_a_rule_file_that_is_none(invoke: Invoke, refused: Refused, targets: Path) -> None:
+    result = invoke("search", f"{targets}:inference", "--rules", targets)
+    refused(result, f"rule file {targets}", "TOML")
