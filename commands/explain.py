@@ -60,6 +60,13 @@ or in the store, else Inductor's own. Reasons are in docs/refusals.md; scores ar
 @click.option("--measure", is_flag=True, help="Time each kernel, and with --why both plans.")
 @click.option("--plan", type=click.Path(path_type=Path), help="Plan file to explain.")
 @click.option(
+    "--rules",
+    "rule_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rules that hold for it, as TOML or JSON: what they forbid has the reason `rule`.",
+)
+@click.option(
     "--model", metavar="NAME", help="Name or file of the cost model; default: the newest."
 )
 @store_option
@@ -86,6 +93,7 @@ def explain(
     why: str | None,
     measure: bool,
     plan: Path | None,
+    rule_file: Path | None,
     model: str | None,
     store_path: Path | None,
     device: str | None,
@@ -100,6 +108,7 @@ def explain(
     from fusewise.compiler.explaining.program import explain_program
     from fusewise.datasets.corpora import on_device
     from fusewise.datasets.target import load_target
+    from fusewise.schedule.rule_file import read_rule_file
 
     question = None
     if why is not None:
@@ -117,6 +126,7 @@ def explain(
             store=store.path,
             model=model,
             plan=plan,
+            rules=None if rule_file is None else read_rule_file(rule_file),
             measure=measure,
             why=question,
             kinds=graphs,

@@ -82,7 +82,7 @@ def _show_graph(graph: ExplainedGraph, shown: Filter) -> None:
             f"Inductor's own: {_running(graph.default_groups)} kernels and library calls, "
             f"{_plan(graph.default_plan)}"
         )
-    for line in (*_rewrites(graph), *_inlining(graph, shown)):
+    for line in (*_rewrites(graph), *_inlining(graph, shown), *_rules(graph)):
         click.echo(line)
     if graph.why is not None:
         show_why(graph.why, shown.rows)
@@ -115,6 +115,8 @@ def _plan(plan: ExplainedPlan) -> str:
 def _origin(plan: ExplainedPlan) -> str:
     if plan.origin == "inductor":
         return "Inductor's own"
+    if plan.origin == "rules":
+        return f"{plan.choices}, Inductor's own as rules want it"
     return f"{plan.choices}, from the {plan.origin}"
 
 
@@ -185,6 +187,14 @@ def _nodes(graph: ExplainedGraph, shown: Filter) -> Table:
             shortened(_sources(node.sources), _SOURCE),
         )
     return table
+
+
+def _rules(graph: ExplainedGraph) -> list[str]:
+    if graph.rules is None:
+        return []
+    lines = [f"rule without a match: {rule}" for rule in graph.rules.unmatched]
+    lines += [f"rules in conflict: {text}" for text in graph.rules.conflicts]
+    return [*lines, *(f"rule not kept: {text}" for text in graph.rules.unkept)]
 
 
 def _kernels(title: str, groups: Sequence[ExplainedGroup], shown: Filter) -> Table:
@@ -264,13 +274,21 @@ def _is_shown(fusion: ExplainedFusion, shown: Filter) -> bool:
     if shown.only == "missed":
         return is_missed(fusion)
     # With a node given, all about it; else what came together anyhow is not worth a row.
-    return bool(shown.nodes) or fusion.taken or not fusion.together
+    return bool(shown.nodes) or fusion.taken or not _together(fusion)
 
 
 def is_missed(fusion: ExplainedFusion) -> bool:
-    """Whether it is legal, would gain by prediction, and the schedule has the sides apart."""
-    together = fusion.together if fusion.together_chosen is None else fusion.together_chosen
-    return fusion.legal and not together and fusion.predicted_gain_us > 0
+    """Whether it is legal, would gain by prediction, and the schedule has the sides apart.
+
+    What a rule forbids is not missed.
+    """
+    allowed = fusion.legal and fusion.reason != Refusal.RULE
+    return allowed and not _together(fusion) and fusion.predicted_gain_us > 0
+
+
+def _together(fusion: ExplainedFusion) -> bool:
+    """Whether the schedule that is explained has the sides in one kernel."""
+    return fusion.together if fusion.together_chosen is None else fusion.together_chosen
 
 
 def _counts(graph: ExplainedGraph) -> str:
@@ -286,6 +304,8 @@ def _counts(graph: ExplainedGraph) -> str:
 def _mark(fusion: ExplainedFusion) -> str:
     if fusion.taken:
         return "taken"
+    if fusion.reason == Refusal.RULE:
+        return "rule"
     if fusion.legal:
         return "together" if fusion.reason == Refusal.ALREADY_TOGETHER else "missed"
     return "refused"

@@ -13,6 +13,7 @@ from fusewise.compiler.inductor.fusion_trace import Asked, Fused, FusionTrace
 from fusewise.compiler.inductor.refusals import Refusal
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.plan import Plan
+from fusewise.search.rules import Rulings
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,11 @@ class Fate:
 
 
 def explain_fusions(
-    trace: FusionTrace, default: Plan, chosen: Plan | None, cost: PlanCost
+    trace: FusionTrace,
+    default: Plan,
+    chosen: Plan | None,
+    cost: PlanCost,
+    rulings: Rulings | None = None,
 ) -> tuple[ExplainedFusion, ...]:
     """Every pair that Inductor looked at, in the order in which it first did.
 
@@ -36,6 +41,7 @@ def explain_fusions(
         default: the plan that came of it.
         chosen: the chosen plan of the same nodes; None where it has others.
         cost: predicts times of groups of these nodes.
+        rulings: the user's rules on them; what they forbid is not taken, whatever Inductor did.
     """
     pairs: dict[tuple[str, str], list[Asked]] = {}
     for asked in trace.asked:
@@ -47,6 +53,8 @@ def explain_fusions(
         first, fate = questions[0], fate_of(trace, questions)
         nodes = (*first.first_nodes, *first.second_nodes)
         together = _together(default_of, nodes)
+        if rulings is not None:
+            fate = _ruled(fate, first, rulings)
         if together and fate.reason is Refusal.FUSED_ELSEWHERE:
             fate = replace(fate, reason=Refusal.ALREADY_TOGETHER)
         logged = dict.fromkeys(entry for asked in questions for entry in asked.logged)
@@ -93,6 +101,18 @@ def fate_of(trace: FusionTrace, questions: Sequence[Asked]) -> Fate:
     if last.reason is not None:
         return Fate(True, False, last.reason, last.detail)
     return _overtaken(trace, last)
+
+
+def _ruled(fate: Fate, asked: Asked, rulings: Rulings) -> Fate:
+    """The fate under rules: forbidden where one says so."""
+    index = rulings.problem.index
+    first, second = (
+        sum(1 << index[name] for name in side) for side in (asked.first_nodes, asked.second_nodes)
+    )
+    refused = rulings.refused(first, second)
+    if refused is None:
+        return fate
+    return Fate(fate.legal, False, Refusal.RULE, refused.detail)
 
 
 def _overtaken(trace: FusionTrace, asked: Asked) -> Fate:

@@ -39,11 +39,16 @@ from fusewise.compiler.inductor.source_lines import source_lines
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall
 from fusewise.compiler.plan_files import planned_for
+from fusewise.compiler.reports import RulesReport
+from fusewise.compiler.ruled import compile_by_rules
 from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Predictor
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.problem import Problem
+from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Candidate, Schedule, problem_key
+from fusewise.search.legality import Legality
+from fusewise.search.rules import RuledLegality, Rulings
 from fusewise.search.samples import summary
 
 #: Seconds that a contest of two plans is given, code generation left out.
@@ -59,6 +64,8 @@ class Wish:
     model: str | None = None
     #: Plan file whose schedules are the chosen ones; None for those in the store.
     plan: Path | None = None
+    #: The user's rules; None for none.
+    rules: RuleSet | None = None
     #: Whether kernels are timed.
     measure: bool = False
     #: One fusion to look at closely.
@@ -109,7 +116,10 @@ class GraphExplainer:
                 graph.kwargs,
                 self._predictor.profile.key,
                 self._predictor.model.id,
+                session.options.rules,
             )
+        #: What came of the user's rules; None where there are none.
+        self._rules: RulesReport | None = None
 
     def explained(self) -> ExplainedGraph:
         """The graph explained; Inductor lowers it several times for that."""
@@ -128,6 +138,7 @@ class GraphExplainer:
                 default.view.plan,
                 None if own_choices else seen.view.plan,
                 default.view.cost,
+                self._rulings(default.view.problem),
             )
             asked.update(default=default, chosen=seen, trace=trace, fusions=fusions)
             asked.update(decisions=tuple(live.decisions))
@@ -185,20 +196,32 @@ class GraphExplainer:
             default_plan=explained_plan(default.view, default_groups),
             chosen_nodes=seen.nodes if own_choices else (),
             why=why,
+            rules=self._rules,
             not_measured=not_measured,
         )
 
     def _chosen(self) -> tuple[str, Schedule | None]:
         """Where the chosen schedule comes from, and what it is; None for Inductor's own."""
-        session = self._session
+        session, rules = self._session, self._session.options.rules
         if session.plan_file is not None:
             subject = f"plan file {session.options.plan}"
             planned = planned_for(session.plan_file, self._key, self._graph.kind, subject)
             return "plan file", planned.schedule
         remembered = recall(session.store, self._key.key, self._predictor.profile.key, "replay")
-        if remembered is None or remembered.chosen.origin == "default":
-            return ("inductor" if remembered is None else "store"), None
-        return "store", remembered.chosen.schedule
+        if remembered is not None:
+            default = remembered.chosen.origin == "default"
+            return "store", None if default else remembered.chosen.schedule
+        if rules is None:
+            return "inductor", None
+        _, candidate, self._rules = compile_by_rules(self._graph, rules)
+        return (
+            ("inductor", None) if candidate.origin == "default" else ("rules", candidate.schedule)
+        )
+
+    def _rulings(self, problem: Problem) -> Rulings | None:
+        """The user's rules on a problem of the graph."""
+        rules = self._session.options.rules
+        return None if rules is None else Rulings(problem, rules)
 
     def _seen(self, live: LiveGraph, schedule: Schedule, origin: str) -> _Seen:
         choices = (*schedule.lowering, *schedule.codegen)
@@ -231,7 +254,10 @@ class GraphExplainer:
         except PlanError as error:
             self.unresolved = error
             return None, None
-        legality = InductorLegality(live)
+        legality: Legality = InductorLegality(live)
+        rulings = self._rulings(view.problem)
+        if rulings is not None:
+            legality = RuledLegality(legality, rulings)
         change = change_plan(view.problem, view.plan, legality, view.cost, a, b)
         why = explain_change(a, b, question, fusion, change, view.plan, view.origin, view.cost)
         if change.plan is None:

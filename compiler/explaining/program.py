@@ -31,6 +31,7 @@ from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.store import default_store_path
 from fusewise.datasets.target import trains
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.rules import Rule, RuleSet, rule_set
 
 
 def explain_program(
@@ -50,7 +51,7 @@ def explain_program(
         StoreError, ModelError, UnsupportedError: the store, model or device cannot be used.
     """
     session = Session(
-        options=Options(store=wish.store, model=wish.model, plan=wish.plan),
+        options=Options(store=wish.store, model=wish.model, plan=wish.plan, rules=wish.rules),
         inductor_options={},
         observed=(),
     )
@@ -82,6 +83,7 @@ def explain_call(
     measure: bool = False,
     why: tuple[str, str] | None = None,
     plan: str | None = None,
+    rules: Rule | RuleSet | Sequence[Rule] | None = None,
 ) -> ExplainedProgram:
     """:func:`explain_program` of a call, with your own store; see :func:`fusewise.explain`."""
     name = getattr(function, "__name__", None) or type(function).__name__
@@ -97,6 +99,7 @@ def explain_call(
         store=default_store_path(),
         plan=None if plan is None else Path(plan),
         measure=measure,
+        rules=None if rules is None else rule_set(rules),
         why=None if why is None else Question(*why),
     )
     return explain_program(sample, wish)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fusewise.compiler.reports import RulesReport
 from fusewise.costmodel.attribution import Attribution
 from fusewise.schedule.inlining import InliningDecision
 
@@ -74,7 +75,8 @@ class ExplainedFusion(msgspec.Struct, frozen=True, kw_only=True):
     predicted_gain_low_us: float
     predicted_gain_high_us: float
     legal: bool
-    #: Code of the ground on which it was not taken (docs/refusals.md); "" where it was.
+    #: Code of the ground on which it was not taken (docs/refusals.md); "" where it was. A rule of
+    #: the user's that forbids it comes before all others.
     reason: str
     #: The same in words, with the values of the case.
     detail: str
@@ -127,7 +129,7 @@ class ExplainedGroup(msgspec.Struct, frozen=True, kw_only=True):
 class ExplainedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as a whole."""
 
-    #: Where it comes from: ``inductor``, ``store`` or ``plan file``.
+    #: Where it comes from: ``inductor``, ``rules``, ``store`` or ``plan file``.
     origin: str
     schedule: str
     #: Its choices in a few words.
@@ -159,7 +161,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     b_nodes: tuple[str, ...]
     #: ``added`` where the plan has them apart, ``removed`` where it has them together.
     change: str
-    #: The plan that is changed: ``inductor``, ``store`` or ``plan file``.
+    #: Where the plan that is changed comes from.
     plan: str
     #: Whether the changed plan can be built, and why not.
     legal: bool
@@ -213,6 +215,8 @@ class ExplainedGraph(msgspec.Struct, frozen=True, kw_only=True):
     #: Nodes of the chosen schedule where its choices make others; empty where they are ``nodes``.
     chosen_nodes: tuple[ExplainedNode, ...] = ()
     why: Why | None = None
+    #: What came of the user's rules; None where there are none.
+    rules: RulesReport | None = None
     #: Why nothing was timed, where it was to be.
     not_measured: str = ""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fusewise.compiler.explaining.report import ExplainedProgram
     from fusewise.compiler.reports import GraphReport
     from fusewise.schedule.plan_file import PlanFile
+    from fusewise.schedule.rules import Rule, RuleSet
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "ablate", "aoti_compile_and_package", "explain", "reports", "rules"]
@@ -67,6 +68,7 @@ def explain(
     measure: bool = False,
     why: tuple[str, str] | None = None,
     plan: str | None = None,
+    rules: Rule | RuleSet | Sequence[Rule] | None = None,
     **kwargs: Any,
 ) -> ExplainedProgram:
     """Every possible fusion of ``function(*args, **kwargs)``, its kernels, and why they are so.
@@ -80,6 +82,7 @@ def explain(
         measure: whether to time each kernel.
         why: names of two nodes or groups whose fusion is looked at closely.
         plan: path of a plan file to explain; None for the schedules in the store.
+        rules: rules that hold for it, as made with :mod:`fusewise.rules`.
         kwargs: its keyword arguments.
 
     Raises:
@@ -87,7 +90,7 @@ def explain(
     """
     from fusewise.compiler.explaining.program import explain_call
 
-    return explain_call(function, args, kwargs, measure=measure, why=why, plan=plan)
+    return explain_call(function, args, kwargs, measure=measure, why=why, plan=plan, rules=rules)
 
 
 def reports() -> list[GraphReport]:

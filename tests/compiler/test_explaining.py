@@ -27,6 +27,7 @@ from fusewise.datasets.corpora import on_device
 from fusewise.datasets.corpus import GraphSample, scalar_loss
 from fusewise.datasets.target import trains
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.rules import at_most, rule_set
 
 _CANNOT = re.compile(r"cannot fuse (\S+) with (\S+): (.*)")
 _FUSING = re.compile(r"^fusing (\S+) with (\S+)$")
@@ -281,6 +282,18 @@ def test_rewrites_are_told_by_stage(store: Path) -> None:
     for rewrite in graph.rewrites:
         change = sum(rewrite.added.values()) - sum(rewrite.removed.values())
         assert rewrite.nodes_after - rewrite.nodes_before == change
+
+
+def test_a_rule_is_the_reason(norms: ExplainedGraph, store: Path) -> None:
+    wish = Wish(store=store, rules=rule_set(at_most(nodes=2)))
+    (graph,) = explain_program(_sample("norms"), wish).graphs
+    assert graph.plan.origin == "rules" and graph.rules is not None
+    assert max(len(group.nodes) for group in graph.groups) == 2
+    assert graph.default_groups == norms.default_groups
+    large = [f for f in graph.possible_fusions if len(f.a_nodes) + len(f.b_nodes) > 2]
+    assert large and {(f.reason, f.taken) for f in large} == {("rule", False)}
+    small = [f for f in graph.possible_fusions if len(f.a_nodes) + len(f.b_nodes) == 2]
+    assert small and all(f.reason != "rule" for f in small)
 
 
 # One fusion.
