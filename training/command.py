@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.model_file import read_manifest
-from fusewise.costmodel.registry import find_model, load_model
+from fusewise.costmodel.registry import find_model, list_models, load_model
 from fusewise.costmodel.roofline import Roofline
 from fusewise.datasets.dataset import Dataset, load
 from fusewise.datasets.store import Store, default_store_path
@@ -167,7 +167,10 @@ def _evaluate(
 ) -> Trained:
     loaded = load_model(model, profile, source.home)
     seen: tuple[str, ...] = ()
-    if model is not None and model != Roofline.name:
+    if model is None:
+        entries = [entry for entry in list_models(source.home) if entry.manifest.id == loaded.id]
+        seen = entries[0].manifest.families if entries else ()
+    elif model != Roofline.name:
         manifest = read_manifest(find_model(model, source.home))
         if manifest.profile.key != profile.key:
             raise ModelError(

@@ -1,22 +1,24 @@
 """The pictures of the report, each as a PNG.
 
-Needs matplotlib, of the extra ``report``; draws numbers that others have worked out.
+Draws numbers that others have worked out. Needs matplotlib, of the extra ``report``, which is
+imported when the first is drawn.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from fusewise.costmodel.interface import FloatArray
 from fusewise.training.curve import CurvePoint
 from fusewise.training.scores import Scores
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _MODEL: Final = "#1f5fa8"
 _OTHER: Final = "#c9803a"
@@ -65,8 +67,7 @@ def calibration(halves: FloatArray, sizes: Mapping[str, Scores]) -> bytes:
         halves: [n], log error of each kernel in half widths of its interval.
         sizes: scores by size.
     """
-    figure = Figure(figsize=(9.0, 3.6))
-    FigureCanvasAgg(figure)
+    figure = _canvas(9.0, 3.6)
     left, right = figure.subplots(1, 2)
     widths = np.linspace(0.0, 2.0, 81)
     left.plot(widths, [float((halves <= width).mean()) for width in widths], color=_MODEL)
@@ -114,9 +115,18 @@ def _error(scores: Scores) -> float | None:
     return scores.mape_small if scores.mape_5us is None else scores.mape_5us
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+def _canvas(width: float, height: float) -> Figure:
+    """A figure that knows how to become pixels, without the windows of pyplot."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
+    return figure
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = _canvas(width, height)
     return figure, figure.subplots()
 
 

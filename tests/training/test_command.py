@@ -81,6 +81,13 @@ def test_judging_an_existing_model(make_store: MakeStore, tmp_path: Path):
     # It never saw family0, so that is what it is judged by.
     assert judged["split"] == "unseen families"
     assert judged["n_kernels"] == 4 * 28
+    # Without a name it is the newest of the device, which is no other once it lies there.
+    models = tmp_path / "models"
+    models.mkdir(exist_ok=True)
+    out.rename(models / out.name)
+    newest = scores("--store", path, "--evaluate-only")
+    assert newest == judged
+    out = models / out.name
     roofline = scores("--store", path, "--evaluate-only", "--model", "roofline")
     assert roofline["split"] == "all"
     assert roofline["mape_5us"] == roofline["roofline"]["mape_5us"]
