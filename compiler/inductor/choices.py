@@ -62,6 +62,14 @@ CHOICES: tuple[ChoiceKind, ...] = (
         "compute a long reduction in two kernels",
     ),
     ChoiceKind(
+        "cat_at_once",
+        "lowering",
+        ("force_pointwise_cat",),
+        (True,),
+        ("cpu", "cuda"),
+        "compute all parts of a concatenation in one kernel, each where it belongs",
+    ),
+    ChoiceKind(
         "combo_kernels",
         "codegen",
         ("combo_kernels", "benchmark_combo_kernel"),

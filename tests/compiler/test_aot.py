@@ -1,0 +1,271 @@
+"""Packages by a plan: the groups that are in the code, the results, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+
+import fusewise
+from fusewise.compiler import reports
+from fusewise.compiler.aot import HOLDING_PARTS
+from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
+from fusewise.compiler.inductor.graph_key import graph_key
+from fusewise.compiler.options import Options
+from fusewise.compiler.plan_files import new_plan_file, planned_graph
+from fusewise.compiler.session import Session, device_of
+from fusewise.compiler.survey import survey
+from fusewise.schedule.errors import OptionError, PlanError
+from fusewise.schedule.plan import Plan, unfused
+from fusewise.schedule.plan_file import PlanFile, PlannedGraph, write_plan_file
+from fusewise.schedule.schedule import Schedule
+
+#: Makes a schedule's plan of the nodes' names and Inductor's own plan.
+Choose = Callable[[Sequence[str], Plan], Plan]
+
+
+class Block(nn.Module):
+    """Parameters, a buffer, a library's product, and reductions that fuse."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = nn.LayerNorm(48, device=device)
+        self.linear = nn.Linear(48, 32, device=device)
+        self.register_buffer("table", torch.randn(32, device=device))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = self.norm(x + y).tanh()
+        return (self.linear(z) * self.table).softmax(-1), z.sum(-1)
+
+
+def _inputs(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(24, 48, generator=generator).to(device) for _ in range(2))
+    return x, y
+
+
+def _alone(names: Sequence[str], default: Plan) -> Plan:
+    return unfused(names)
+
+
+def _plan(store: Path, module: nn.Module, args: tuple[Any, ...], choose: Choose) -> PlanFile:
+    """A plan file of the graph that ``torch.compile`` gets, as a search would write it."""
+    session = Session(Options(store=store), {}, ())
+    found: list[PlannedGraph] = []
+
+    def visit(gm: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        graph = GraphCompile(gm, inputs, kwargs)
+        device = device_of(gm, inputs)
+        predictor = session.predictor(device)
+        key = graph_key(gm, inputs, kwargs, predictor.profile.key, predictor.model.id)
+        seen = survey(graph, predictor, key=key.key, kind=graph.kind)
+        plan = choose([node.name for node in seen.problem.nodes], seen.default_plan)
+        schedule = Schedule(plan=plan)
+        found.append(planned_graph(graph, key, schedule, predictor, device=str(device)))
+        return graph.compile(None, None)
+
+    torch._dynamo.reset()
+    with torch.no_grad(), functorch_config.patch(enable_autograd_cache=False):
+        torch.compile(module, backend=lambda gm, inputs: compile_whole(gm, inputs, visit, {}))(
+            *args
+        )
+    session.store.close()
+    return new_plan_file("block", found)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose device profile is made once."""
+    return tmp_path_factory.mktemp("aot") / "store.duckdb"
+
+
+@pytest.fixture(scope="module")
+def exported() -> torch.export.ExportedProgram:
+    """The program of these tests, on the CPU."""
+    return torch.export.export(Block("cpu").eval(), _inputs("cpu"))
+
+
+@pytest.fixture(scope="module")
+def plan(store: Path) -> PlanFile:
+    """A plan that leaves every node alone."""
+    return _plan(store, Block("cpu").eval(), _inputs("cpu"), _alone)
+
+
+def _code(package: str, ending: str) -> str:
+    """All sources in a package whose names end so."""
+    with zipfile.ZipFile(package) as opened:
+        names = [name for name in opened.namelist() if name.endswith(ending)]
+        return "\n".join(opened.read(name).decode() for name in names)
+
+
+def _loop_nests(package: str) -> int:
+    """Loop nests of the C++ kernels in a package: each group stands in a block of its own."""
+    code = _code(package, ".kernel.cpp")
+    kernels = re.findall(r"(?ms)^extern \"C\"\s+void\s+cpp_fused\w*\(.*?^\}", code)
+    assert kernels
+    return sum(len(re.findall(r"(?m)^    \{$", kernel)) for kernel in kernels)
+
+
+def _same_results(package: str, device: str = "cpu") -> None:
+    loaded = torch._inductor.aoti_load_package(package)
+    with torch.no_grad():
+        wanted = Block(device).eval()(*_inputs(device))
+        for value, expected in zip(loaded(*_inputs(device)), wanted, strict=True):
+            torch.testing.assert_close(value, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_the_plan_is_in_the_package(
+    exported: torch.export.ExportedProgram, plan: PlanFile, store: Path, tmp_path: Path
+) -> None:
+    written = tmp_path / "plan.json"
+    write_plan_file(written, plan)
+    package = fusewise.aoti_compile_and_package(
+        exported,
+        plan=written,
+        package_path=tmp_path / "alone.pt2",
+        # The wrapper takes longest to compile, and its speed is not what is tested.
+        inductor_configs={"aot_inductor.compile_wrapper_opt_level": "O0"},
+        store=store,
+    )
+    assert package == str(tmp_path / "alone.pt2")
+    (planned,) = plan.graphs
+    assert planned.schedule.plan is not None
+    generated = [node for node in planned.nodes if "aten.addmm.default" not in node.operations]
+    # One node is the library's product; every other one is a loop nest of its own.
+    assert len(planned.schedule.plan.groups) == len(planned.nodes) == len(generated) + 1
+    assert _loop_nests(package) == len(generated)
+    _same_results(package)
+    (report,) = reports.reports()
+    assert (report.source, report.mode) == ("plan file", "replay")
+    assert report.chosen is not None and report.chosen.schedule == planned.schedule
+
+
+def test_without_a_plan_it_is_predicted(
+    exported: torch.export.ExportedProgram, store: Path, tmp_path: Path
+) -> None:
+    package = fusewise.aoti_compile_and_package(
+        exported,
+        package_path=tmp_path / "predicted.pt2",
+        inductor_configs={"aot_inductor.compile_wrapper_opt_level": "O0"},
+        store=store,
+    )
+    _same_results(package)
+    (report,) = reports.reports()
+    assert (report.source, report.mode) == ("predicted", "predict")
+    assert report.chosen is not None and report.chosen.schedule.plan is not None
+    # All but the library's product; fewer than there are nodes, as some are fused.
+    assert _loop_nests(package) == report.chosen.groups - 1 < report.nodes - 1
+
+
+def test_what_holds_ahead_of_time(store: Path, plan: PlanFile) -> None:
+    """The parts of the key that are compared are the same there, and others are not."""
+    keys: list[dict[str, str]] = []
+    exported = torch.export.export(Block("cpu").eval(), _inputs("cpu"))
+    from fusewise.compiler import aot
+
+    session = Session(Options(mode="predict", store=store), {}, ())
+    compiler = aot._Compiler(session, plan, "plan", aot.outside_settings({}))
+
+    def look(gm: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        graph = GraphCompile(gm, inputs, kwargs)
+        keys.append(dict(compiler._key(graph, session.predictor(torch.device("cpu"))).parts))
+        raise PlanError("seen enough", subject="test", remedy="none")
+
+    with pytest.raises(PlanError, match="seen enough"):
+        aot.compile_and_package(exported, look, None, {})
+    session.store.close()
+    (planned,) = plan.graphs
+    differs = {p for p in keys[0] if keys[0][p] != planned.key_parts[p]}
+    assert differs == {"graph", "inputs", "compile"}
+    assert not differs & set(HOLDING_PARTS)
+
+
+def test_another_program_is_refused(
+    exported: torch.export.ExportedProgram, plan: PlanFile, store: Path, tmp_path: Path
+) -> None:
+    class Other(Block):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            z = self.norm(x - y).tanh()
+            return (self.linear(z) * self.table).softmax(-1), z.sum(-1)
+
+    other = torch.export.export(Other("cpu").eval(), _inputs("cpu"))
+    path = tmp_path / "other.pt2"
+    with pytest.raises(PlanError, match="computes something else in the plan"):
+        fusewise.aoti_compile_and_package(other, plan=plan, package_path=path, store=store)
+    assert not path.exists()
+    # Inductor's entry is its own again.
+    assert torch._inductor.compile_fx.compile_fx_aot.__module__ == "torch._inductor.compile_fx"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "forward"}, "for a forward graph"),
+        ({"nodes": ()}, "does not say what its nodes compute"),
+        ({"key_parts": {"versions": "old"}}, "versions"),
+    ],
+)
+def test_a_plan_of_something_else_is_refused(
+    exported: torch.export.ExportedProgram,
+    plan: PlanFile,
+    store: Path,
+    change: dict[str, Any],
+    words: str,
+) -> None:
+    (planned,) = plan.graphs
+    if "key_parts" in change:
+        change = {"key_parts": {**planned.key_parts, **change["key_parts"]}}
+    changed = msgspec.structs.replace(plan, graphs=(msgspec.structs.replace(planned, **change),))
+    with pytest.raises(PlanError, match=words):
+        fusewise.aoti_compile_and_package(exported, plan=changed, store=store)
+
+
+def test_other_settings_are_refused(
+    exported: torch.export.ExportedProgram, plan: PlanFile, store: Path
+) -> None:
+    name, value = "realize_opcount_threshold", 1
+    assert inductor_config.get_config_copy()[name] != value
+    with pytest.raises(PlanError, match="settings"):
+        fusewise.aoti_compile_and_package(
+            exported, plan=plan, inductor_configs={name: value}, store=store
+        )
+
+
+def test_bad_arguments(
+    exported: torch.export.ExportedProgram, plan: PlanFile, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=r"\.pt2"):
+        fusewise.aoti_compile_and_package(exported, plan=plan, package_path=tmp_path / "a.so")
+    with pytest.raises(OptionError, match="max_autotune"):
+        fusewise.aoti_compile_and_package(exported, inductor_configs={"max_autotun": True})
+    with pytest.raises(PlanError, match=r"missing\.json"):
+        fusewise.aoti_compile_and_package(exported, plan=tmp_path / "missing.json")
+
+
+@pytest.mark.gpu
+def test_the_plan_is_in_the_package_on_a_gpu(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    inputs = _inputs("cuda")
+    plan = _plan(store, Block("cuda").eval(), inputs, _alone)
+    exported = torch.export.export(Block("cuda").eval(), inputs)
+    package = fusewise.aoti_compile_and_package(
+        exported, plan=plan, package_path=tmp_path / "alone.pt2", store=store
+    )
+    generated = [
+        node for node in plan.graphs[0].nodes if "aten.addmm.default" not in node.operations
+    ]
+    launches = re.findall(
+        r"^\s*(?:call_|launchKernel\(kernels\.)triton_", _code(package), re.MULTILINE
+    )
+    assert len(launches) == len(generated)
+    _same_results(package, "cuda")
