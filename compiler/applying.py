@@ -12,21 +12,19 @@ from typing import Any
 
 import msgspec
 
-from fusewise.compiler.carrying import Carried, carry_over
-from fusewise.compiler.inductor.choices import schedule_of
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
-from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.options import Options
+from fusewise.compiler.partial import partial_plan
 from fusewise.compiler.plan_files import mismatch, nearest, planned_for, planned_graph
 from fusewise.compiler.session import Session, device_of
 from fusewise.compiler.survey import Predictor
 from fusewise.compiler.visiting import visit_graphs
 from fusewise.datasets.corpus import GraphSample
-from fusewise.schedule.errors import FusewiseError, PlanError
+from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
-from fusewise.schedule.schedule import Choice, Schedule, problem_key
+from fusewise.schedule.schedule import Schedule
 
 
 class CheckedGraph(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,15 +86,6 @@ class Where:
     plan: Path
     store: Path
     model: str | None = None
-
-
-@dataclass(frozen=True)
-class PartialPlan:
-    """What of a plan holds for a changed graph."""
-
-    schedule: Schedule
-    carried: Carried
-    lost_choices: tuple[str, ...]
 
 
 def check_program(sample: GraphSample, where: Where) -> tuple[CheckedGraph, ...]:
@@ -250,39 +239,6 @@ def _applied(
         default_us=default_us,
     )
     return told, part.schedule
-
-
-def partial_plan(graph: GraphCompile, planned: PlannedGraph, key: str) -> PartialPlan:
-    """What of a plan holds for a changed graph: choices, and groups that match by signature.
-
-    Choices about single nodes that are not there any more are left out.
-    """
-    schedule = planned.schedule
-    choices = (*schedule.lowering, *schedule.codegen)
-    try:
-        return _partial_plan(graph, planned, key, choices)
-    except FusewiseError:
-        lost = tuple(choice for choice in choices if choice.of_node)
-        if not lost:
-            raise
-        kept = tuple(choice for choice in choices if not choice.of_node)
-        found = _partial_plan(graph, planned, key, kept)
-        return PartialPlan(found.schedule, found.carried, tuple(choice.name for choice in lost))
-
-
-def _partial_plan(
-    graph: GraphCompile, planned: PlannedGraph, key: str, choices: tuple[Choice, ...]
-) -> PartialPlan:
-    found: list[Carried] = []
-
-    def look(live: LiveGraph) -> None:
-        problem = extract_problem(
-            live.scheduler, live.nodes, key=problem_key(key, choices), kind=graph.kind
-        )
-        found.append(carry_over(planned, problem, live.default_plan, InductorLegality(live)))
-
-    graph.survey(choices, look)
-    return PartialPlan(schedule_of(choices, found[0].plan), found[0], ())
 
 
 def predicted_default(graph: GraphCompile, key: GraphKey, predictor: Predictor) -> float:

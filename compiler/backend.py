@@ -38,8 +38,8 @@ def fusewise(
         mode: ``measure``, ``predict`` or ``replay``, or a mode of Inductor's such as
             ``max-autotune``.
         options: ``fusewise.mode``, ``fusewise.top_k``, ``fusewise.budget_s``, ``fusewise.store``,
-            ``fusewise.model``, ``fusewise.plan`` and ``fusewise.rules``; any other key goes to
-            Inductor.
+            ``fusewise.model``, ``fusewise.plan``, ``fusewise.partial`` and ``fusewise.rules``; any
+            other key goes to Inductor.
     """
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     supported = _SUPPORTED[0] <= version <= _SUPPORTED[1]

@@ -35,6 +35,8 @@ class Options:
     model: str | None = None
     #: Plan file to take schedules from, before the store is asked.
     plan: Path | None = None
+    #: Whether a plan file that is of a changed graph is followed as far as it still fits.
+    partial: bool = False
     #: Rules of the user's, which hold in every mode; None for none.
     rules: RuleSet | None = None
 
@@ -88,6 +90,7 @@ def _checked(name: str, value: Any) -> Any:
         "store": _path,
         "model": lambda v: str(v) if isinstance(v, str | Path) else None,
         "plan": _path,
+        "partial": lambda v: v if isinstance(v, bool) else None,
         "rules": _rules,
     }
     wanted = {
@@ -97,6 +100,7 @@ def _checked(name: str, value: Any) -> Any:
         "store": "a path that exists or can be made",
         "model": "a name or a path",
         "plan": "the path of a plan file",
+        "partial": "True or False",
         "rules": "the path of a rule file, or rules made with fusewise.rules",
     }
     if name not in checks:

@@ -24,6 +24,7 @@ from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.notices import tell_once, warn_once
 from fusewise.compiler.options import split_options
+from fusewise.compiler.partial import partial_plan
 from fusewise.compiler.plan_files import mismatch, nearest, planned_for
 from fusewise.compiler.reports import GraphReport, add_report
 from fusewise.compiler.ruled import check_known, compile_by_rules, lower_by_rules
@@ -170,7 +171,7 @@ class _Compile:
         """Compile by the plan file or by an earlier decision; None where there is neither."""
         report, session = self._report, self._session
         if session.plan_file is not None:
-            planned = self._planned(key, session.plan_file)
+            planned, reason = self._planned(key, session.plan_file)
             report.source = "plan file"
             report.chosen = Candidate(
                 schedule=planned.schedule,
@@ -179,6 +180,7 @@ class _Compile:
                 predicted_us=planned.predicted_us,
                 measured_us=planned.measured_us,
                 accepted=True,
+                reason=reason,
             )
             report.candidates = [report.chosen]
             self._check_rules(report.chosen)
@@ -211,11 +213,19 @@ class _Compile:
             with self._report.phase("rules"):
                 self._report.rules = check_known(self._graph, rules, chosen.schedule)
 
-    def _planned(self, key: GraphKey, plan: PlanFile) -> PlannedGraph:
-        kind = self._report.kind
+    def _planned(self, key: GraphKey, plan: PlanFile) -> tuple[PlannedGraph, str]:
+        """The graph's plan, and if that is of a changed graph what of it holds."""
+        kind, options = self._report.kind, self._session.options
         found = nearest(plan, key, kind)
         self._report.mismatch = mismatch(key, found) if found is not None else ()
-        return planned_for(plan, key, kind, f"plan file {self._session.options.plan}")
+        if found is None or not self._report.mismatch or not options.partial:
+            return planned_for(plan, key, kind, f"plan file {options.plan}"), ""
+        with self._report.phase("carry over"):
+            part = partial_plan(self._graph, found, key.key)
+        planned = msgspec.structs.replace(
+            found, schedule=part.schedule, predicted_us=None, measured_us=None
+        )
+        return planned, part.told
 
     def _new(self, key: GraphKey, predictor: Predictor) -> Any:
         session, report, graph = self._session, self._report, self._graph

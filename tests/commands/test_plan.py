@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from click.testing import Result
 
+from fusewise.compiler import reports
 from fusewise.compiler.inductor.choices import schedule_of
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
 from fusewise.compiler.inductor.graph_key import graph_key
@@ -230,6 +232,24 @@ def test_apply_carries_over_what_still_matches(
     assert checked.exit_code == 0, checked.output
     shown = invoke("plan", "apply", plan, target, *more)
     assert "carried over" in shown.stdout
+
+
+def test_a_changed_program_compiles_by_what_still_matches(
+    plan: Path, programs: Path, store: Path
+) -> None:
+    sample = load_target(f"{programs}:grown")
+    options = {"fusewise.mode": "replay", "fusewise.plan": plan, "fusewise.store": store}
+    reports.clear_reports()
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        sample.module, backend="fusewise", options=options | {"fusewise.partial": True}
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*sample.args), sample.module(*sample.args))
+    (report,) = reports.reports()
+    assert (report.source, report.mismatch, report.fallback) == ("plan file", ("graph",), None)
+    assert report.chosen is not None and "carried over, 0 lost" in report.chosen.reason
+    torch._dynamo.reset()
 
 
 def _signatures(graph: PlannedGraph) -> list[list[str]]:
