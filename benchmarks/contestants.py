@@ -1,4 +1,4 @@
-"""The contestants: eager, stock Inductor, Inductor under given settings, and fusewise.
+"""The contestants: eager, Inductor as it is, under settings or without a stage, and fusewise.
 
 Says how each is compiled. Each gets an empty compile cache and, if it is fusewise, a store of its
 own that starts as a copy of the same one, so that none profits from another's work.
@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from fusewise.compiler.ablating.backend import STAGE, stage_backend
+
 #: What all others are compared with.
 BASELINE = "inductor"
 DEFAULT_NAMES = ("eager", BASELINE, "fusewise", "predict")
@@ -31,6 +33,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "pointwise-autotune": {"max_autotune_pointwise": True},
     "max-autotune": {"max_autotune": True, "coordinate_descent_tuning": True},
 }
+#: Backend of a contestant that is Inductor without one of its stages.
+_STAGE = "stage"
 #: Files of a store's folder that a contestant starts with.
 _KEPT = ("store.duckdb", "devices", "models")
 
@@ -46,7 +50,7 @@ class Contestant:
 
 
 def contestant(text: str) -> Contestant:
-    """The contestant of that name, or ``SETTING=VALUE[+SETTING=VALUE]`` for Inductor.
+    """The contestant or stage of that name, or ``SETTING=VALUE[+SETTING=VALUE]`` for Inductor.
 
     Raises:
         ValueError: there is none of that name.
@@ -56,10 +60,12 @@ def contestant(text: str) -> Contestant:
     if text in ("fusewise", "predict"):
         mode = "measure" if text == "fusewise" else "predict"
         return Contestant(text, "fusewise", {"fusewise.mode": mode})
+    if text in STAGE:
+        return Contestant(text, _STAGE)
     if text in _PRESETS:
         return Contestant(text, "inductor", _PRESETS[text])
     if "=" not in text:
-        known = ", ".join(["eager", "fusewise", "predict", *_PRESETS])
+        known = ", ".join(["eager", "fusewise", "predict", *_PRESETS, *STAGE])
         raise ValueError(f"no contestant {text!r}; there are {known}, or SETTING=VALUE")
     settings = dict(pair.split("=", 1) for pair in text.split("+"))
     return Contestant(text, "inductor", {k: _value(v) for k, v in settings.items()})
@@ -93,6 +99,8 @@ def compiled(function: Callable[..., Any], who: Contestant, home: Path) -> Calla
     )
     if who.backend is None:
         return own
+    if who.backend == _STAGE:
+        return torch.compile(own, backend=stage_backend(who.name))
     options = dict(who.options)
     if who.backend == "fusewise":
         options["fusewise.store"] = str(home / "store.duckdb")

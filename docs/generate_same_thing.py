@@ -16,12 +16,12 @@ A program can be written in place or with new values, by slices or by a concaten
 or with `@`. Dynamo and AOTAutograd turn all of it into one form without mutation before anything is
 lowered, so most of it is the same to fusion. Each pair here does the same in eager mode, and both
 forms are compiled; they are the **same** where Inductor's own plan puts them into the same kernels:
-as many, with loops as long, that read and store as many bytes. What is computed inside a kernel may
-still be written otherwise (a multiplication by a mask is no selection). All on the CPU; a test holds
-every outcome.
+as many, with loops as long, that read and store as many bytes. What is computed inside a kernel
+may still be written otherwise (a multiplication by a mask is no selection). All on the CPU; a test
+holds every outcome.
 
-{same} of {count} pairs are the same to Inductor, and {mended} more under a choice that fusewise tries
-by itself, as one of its [choices beside the plan](how-it-works.md#choices-beside-the-plan).
+{same} of {count} pairs are the same to Inductor, and {mended} more under a choice that fusewise
+tries by itself, as one of its [choices beside the plan](how-it-works.md#choices-beside-the-plan).
 
 | pair | one form | the other | groups |
 | --- | --- | --- | --- |
