@@ -1,8 +1,8 @@
 """A process of its own that compiles a few times and tells what happened.
 
 Run as ``python fresh_process.py REQUESTS`` with a JSON list of requests; prints one line of JSON
-for each: the program, the options of the backend, and whether to write a plan that fuses nothing
-into the plan file first, made for the graphs that the store knows.
+for each: the program, the options of the backend, and whether to write the plan file first, for
+the graphs that the store knows: a plan that fuses nothing, or verdicts on nodes by kind of graph.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import fusewise
 from fusewise.compiler.reports import clear_reports, reports
 from fusewise.datasets.rows import decode_problem
 from fusewise.datasets.store import Store
+from fusewise.schedule.inlining import node_choices
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph, write_plan_file
 from fusewise.schedule.schedule import Schedule
@@ -56,20 +57,19 @@ def call(function: Any, name: str) -> list[Any]:
     return [outputs, *(arg.grad for arg in args)]
 
 
-def write_plan(store: str, path: str) -> None:
-    """Write the plan that fuses nothing for every graph in a store."""
+def write_plan(store: str, path: str, nodes: dict[str, dict[str, Any]] | None) -> None:
+    """Write a schedule for every graph in a store: verdicts on nodes, or else nothing fused."""
     with Store.open(store) as opened:
         graphs: Any = opened.rows("graphs")
     planned = []
     for row in graphs:
-        names = [node.name for node in decode_problem(row.problem).nodes]
+        if nodes is None:
+            names = [node.name for node in decode_problem(row.problem).nodes]
+            schedule = Schedule(plan=unfused(names))
+        else:
+            schedule = Schedule(lowering=node_choices(nodes[row.kind]))
         planned.append(
-            PlannedGraph(
-                kind=row.kind,
-                key_parts=row.parts,
-                device="cpu",
-                schedule=Schedule(plan=unfused(names)),
-            )
+            PlannedGraph(kind=row.kind, key_parts=row.parts, device="cpu", schedule=schedule)
         )
     write_plan_file(path, PlanFile(fusewise="1", torch="2", graphs=tuple(planned)))
 
@@ -116,7 +116,7 @@ def main() -> None:
     for request in json.loads(sys.argv[1]):
         options = request["options"]
         if request.get("plan"):
-            write_plan(request["plan"], options["fusewise.plan"])
+            write_plan(request["plan"], options["fusewise.plan"], request.get("nodes"))
         print("compiling", flush=True)  # noqa: T201
         print(json.dumps(compile_once(request["program"], options)), flush=True)  # noqa: T201
 

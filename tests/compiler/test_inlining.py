@@ -167,7 +167,8 @@ def test_stored_values_are_nodes_and_inlined_ones_are_none(captured: Any) -> Non
     graph = captured(cheap)
     assert len(graph.survey().problem.nodes) == 2
     found: list[int] = []
-    for wanted in ({}, {"mul": "store"}, {"mul": "store", "add": "store"}):
+    sets: list[dict[str, Verdict]] = [{}, {"mul": "store"}, {"mul": "store", "add": "store"}]
+    for wanted in sets:
         with graph.context():
             graph.compile.survey(node_choices(wanted), lambda live: found.append(len(live.nodes)))
     assert found == [2, 3, 4]
