@@ -37,6 +37,11 @@ class Alternative:
     #: What they might save together, by a rough estimate.
     gain_us: float
 
+    @property
+    def name(self) -> str:
+        """What it is called among choices: the choice about the first of the values."""
+        return self.choices[0].name
+
 
 class Surveyed(Protocol):
     """A graph under some choices, as far as it matters here."""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
+from fusewise.compiler.alternatives import Alternative, alternatives
 from fusewise.compiler.choosing import compile_default, settle
 from fusewise.compiler.contest import announce, generate_distinct, graph_job, hold
 from fusewise.compiler.inductor.choices import CHOICES
@@ -34,7 +35,14 @@ from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Candidate, Choice
 from fusewise.search.beam import Budget
 from fusewise.search.shortlist import shortlist
-from fusewise.search.study import Choices, ChoiceSpace, StudyResult, Trial, run_study
+from fusewise.search.study import (
+    Choices,
+    ChoiceSpace,
+    ChoiceValue,
+    StudyResult,
+    Trial,
+    run_study,
+)
 
 #: Value of a choice that is left to Inductor.
 _INDUCTOR = "inductor"
@@ -81,13 +89,16 @@ class SearchedGraph:
     measured: int
 
 
-def choice_space(device_type: str) -> ChoiceSpace:
-    """All choices that apply to a kind of device, Inductor's own value of each by default."""
-    kinds = [kind for kind in CHOICES if device_type in kind.devices]
-    return ChoiceSpace(
-        values={kind.name: (_INDUCTOR, *kind.values) for kind in kinds},
-        default={kind.name: _INDUCTOR for kind in kinds},
-    )
+def choice_space(device_type: str, offered: Sequence[Alternative] = ()) -> ChoiceSpace:
+    """All choices that apply to a kind of device, Inductor's own value of each by default.
+
+    ``offered`` are verdicts on single values of the graph, each taken for all its values or none.
+    """
+    values: dict[str, tuple[ChoiceValue, ...]] = {
+        kind.name: (_INDUCTOR, *kind.values) for kind in CHOICES if device_type in kind.devices
+    }
+    values |= {alike.name: (_INDUCTOR, alike.choices[0].value) for alike in offered}
+    return ChoiceSpace(values=values, default=dict.fromkeys(values, _INDUCTOR))
 
 
 class GraphSearch:
@@ -223,22 +234,31 @@ class GraphSearch:
 
     def _try(self, on_trial: Callable[[Trial], None]) -> None:
         effort = self._effort
+        offered = alternatives(self._first, self._predictor.profile)
+        self._offered = {alike.name: alike.choices for alike in offered}
+        space = choice_space(torch.device(self._report.device).type, offered)
         storage = f"sqlite:///{effort.store.parent / 'studies.db'}" if effort.name else None
         self._study = run_study(
-            choice_space(torch.device(self._report.device).type),
+            space,
             self._evaluate,
             name=f"{effort.name or 'search'} {self._graph.kind} {self.key.key}",
             storage=storage,
             n_trials=effort.trials,
             seconds=self._seconds * (1 - _LAST_SHARE),
             seed=effort.seed,
+            first=[{**space.default, a.name: a.choices[0].value} for a in offered],
             on_trial=on_trial,
         )
         self.interrupted = self._study.interrupted
 
     def _evaluate(self, choices: Choices) -> list[Candidate]:
         """The default and the accepted candidates under ``choices``, with measured times."""
-        asked = tuple(Choice(name, value) for name, value in choices.items() if value != _INDUCTOR)
+        asked = tuple(
+            choice
+            for name, value in choices.items()
+            if value != _INDUCTOR
+            for choice in self._offered.get(name, (Choice(name, value),))
+        )
         try:
             found = self._survey(asked) if asked else self._first
         except FusewiseError:

@@ -107,13 +107,14 @@ def run_study(
     n_trials: int,
     seconds: float | None = None,
     seed: int = 0,
+    first: Sequence[Choices] = (),
     on_trial: Callable[[Trial], None] | None = None,
 ) -> StudyResult:
     """Try configurations of ``space`` and keep track of the best.
 
     The default is trial 0. A space of no more than ``n_trials`` configurations is tried in full,
-    those nearest to the default first; of a larger one Optuna's TPE sampler proposes
-    configurations, and none is evaluated twice.
+    those nearest to the default first; of a larger one ``first``, then what Optuna's TPE sampler
+    proposes. None is evaluated twice.
 
     Args:
         space: what to choose from.
@@ -126,6 +127,7 @@ def run_study(
         n_trials: trials in all, earlier sittings included.
         seconds: after which no further trial is begun in this sitting.
         seed: of the sampler.
+        first: configurations to try after the default, before any is proposed.
         on_trial: called after each trial of this sitting.
 
     Raises:
@@ -139,9 +141,8 @@ def run_study(
     deadline = None if seconds is None else time.monotonic() + seconds
     fresh, interrupted = 0, False
     in_full = space.size <= n_trials
-    pending = [c for c in space.grid() if _key(c) not in known] if in_full else []
-    if not known and not pending:
-        pending = [dict(space.default)]
+    asked_for = space.grid() if in_full else (space.default, *first)
+    pending = [dict(c) for c in asked_for if _key(c) not in known]
     # TPE may propose what was tried before; such proposals are told their time and not counted,
     # but a sampler that proposes nothing else has to end.
     repeats = 0

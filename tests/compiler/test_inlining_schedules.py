@@ -20,6 +20,7 @@ from fusewise.compiler.alternatives import Alternative, alternatives, together, 
 from fusewise.compiler.inductor.driver import Applier
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.survey import Predictor, Survey, survey, survey_all
+from fusewise.compiler.trials import choice_space
 from fusewise.costmodel.device import DeviceProfile, device_profile
 from fusewise.costmodel.registry import load_model
 from fusewise.datasets.rows import CandidateSummary, DecisionRow, GraphRow, Row, ScheduleRow
@@ -258,6 +259,13 @@ def test_values_alike_are_offered_together_and_the_survey_tries_them(
     for alternative in offered:
         for choice in alternative.choices:
             assert possible[choice.name.removeprefix("node:")] == choice.value
+
+    # A longer search takes each as a choice of its own: all values that are alike, or none.
+    space = choice_space("cpu", offered)
+    for alternative in offered:
+        values = space.values[alternative.name]
+        assert values == (space.default[alternative.name], alternative.choices[0].value)
+    assert space.size == choice_space("cpu").size * 2 ** len(offered)
 
     def looked() -> list[Survey]:
         with graph.context():

@@ -63,6 +63,19 @@ def test_large_space_starts_at_the_default_and_repeats_nothing() -> None:
     assert again.seen == evaluate.seen
 
 
+def test_what_is_asked_for_first_is_tried_before_anything_is_proposed() -> None:
+    first = [{**SPACE.default, "mode": mode} for mode in "ca"]
+    evaluate = Evaluate()
+    run_study(SPACE, evaluate, name="first", n_trials=4, seed=1, first=first)
+    # What is the default is not tried twice.
+    asked = [SPACE.default, *(choices for choices in first if choices != SPACE.default)]
+    assert evaluate.seen[: len(asked)] == asked
+    assert len({str(choices) for choices in evaluate.seen}) == len(evaluate.seen) == 4
+    few = Evaluate()
+    run_study(SPACE, few, name="few", n_trials=2, first=first)
+    assert few.seen == asked[:2]
+
+
 def test_study_resumes_by_name(tmp_path) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
     first = run_study(SPACE, Evaluate(), name="kept", storage=storage, n_trials=4)
