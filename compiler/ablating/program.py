@@ -25,6 +25,7 @@ from fusewise.compiler.session import Session, device_of, many_ranks
 from fusewise.compiler.visiting import size_of, visit_graphs
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.store import default_store_path
+from fusewise.datasets.target import trains
 from fusewise.schedule.errors import FusewiseError, OptionError, UnsupportedError
 
 #: Stages beside those of Inductor: the default a second time, fusewise's choice, no compiler.
@@ -67,11 +68,6 @@ def ablate(
     Raises:
         FusewiseError: as :func:`ablate_program` says.
     """
-    training = (
-        isinstance(function, torch.nn.Module)
-        and function.training
-        and any(parameter.requires_grad for parameter in function.parameters())
-    )
     name = getattr(function, "__qualname__", type(function).__qualname__)
     sample = GraphSample(
         name=name,
@@ -79,7 +75,7 @@ def ablate(
         module=function,
         args=args,
         kwargs=kwargs,
-        training=training,
+        training=trains(function),
     )
     return ablate_program(sample, effort or Effort())
 
@@ -147,7 +143,8 @@ class _Runner:
         self._effort = effort
         self._watch = watch
         self._options = inductor_settings(effort.mode, {})
-        self._process: StageProcess | None = None
+        #: By device.
+        self._processes: dict[str, StageProcess] = {}
         #: Captures without rewrites by kind, in their order; or why there are none.
         self._rewritten: dict[str, list[Capture]] = {}
         self._why = ""
@@ -170,8 +167,8 @@ class _Runner:
 
     def close(self) -> None:
         """Let go of the measuring process and the store."""
-        if self._process is not None:
-            self._process.kill()
+        for process in self._processes.values():
+            process.kill()
         for session in self._sessions:
             session.store.close()
 
@@ -200,13 +197,13 @@ class _Runner:
         count = sum(done.kind == graph.kind for done in self._graphs)
         self._watch(f"{graph.kind} graph {count + 1}, {size_of(graph)} operators")
         device = str(device_of(graph.gm, graph.example_inputs))
-        if self._process is None:
-            self._process = StageProcess(device)
+        if device not in self._processes:
+            self._processes[device] = StageProcess(device)
         captures = self._rewritten.get(graph.kind, [])
         contest = GraphContest(
             graph,
             session,
-            self._process,
+            self._processes[device],
             stages=self._effort.stages,
             seconds=self._effort.seconds,
             search_s=self._effort.search_s,
