@@ -7,6 +7,7 @@ together. Predicts only.
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.inlining_gain import InliningGain
-from fusewise.schedule.inlining import InliningDecision, node_choice
+from fusewise.schedule.inlining import InliningDecision, node_choice, node_choices
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice
@@ -146,6 +147,16 @@ def try_alternatives(
             if other.best_us < standing.best_us:
                 standing = other
     return found
+
+
+def drawn(decisions: Sequence[InliningDecision], generator: random.Random) -> tuple[Choice, ...]:
+    """Another verdict on some values, at random: on few of them, or on up to half of all."""
+    share = generator.choice((0.1, 0.25, 0.5))
+    possible = [(d.node, d.alternative) for d in decisions if d.alternative is not None]
+    taken = {node: verdict for node, verdict in possible if generator.random() < share}
+    if possible and not taken:
+        taken = dict([generator.choice(possible)])
+    return node_choices(taken)
 
 
 def together(choices: Sequence[Choice], more: Sequence[Choice]) -> tuple[Choice, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from fusewise.compiler.alternatives import drawn
 from fusewise.compiler.collecting.durations import least_seconds
 from fusewise.compiler.collecting.plans import covering_plans, signatures
 from fusewise.compiler.collecting.work import Call, KernelRun, Settings, first_line
@@ -30,6 +31,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import Featurizer
 from fusewise.datasets.rows import ScheduleRow
 from fusewise.schedule.errors import FusewiseError
+from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.problem import Problem, group_signature
 from fusewise.schedule.schedule import Choice, Schedule, problem_key
@@ -44,6 +46,8 @@ _FULL_NODES = 40
 #: Shares of a graph's time after which no further lowering is looked at, no further plan is
 #: generated for its kernels, and none for whole schedules.
 _LOWERING_SHARE, _KERNELS_SHARE, _GENERATING_SHARE = 0.2, 0.35, 0.5
+#: Draws of single values stored or inlined otherwise, among the other lowerings of each graph.
+_NODE_DRAWS = 3
 #: Whole schedules under codegen choices of each graph, which share the kernels' problem.
 _CODEGEN_SCHEDULES = 2
 
@@ -74,6 +78,8 @@ class Lowered:
     problem: Problem
     default: Plan
     plans: list[Plan]
+    #: What was stored and what inlined.
+    decisions: tuple[InliningDecision, ...]
 
 
 class GraphPrograms:
@@ -124,6 +130,8 @@ class GraphPrograms:
             for choices in variants(self._profile.kind)
             if all(stage_of(choice) == "lowering" for choice in choices)
         ]
+        draws = [drawn(first.decisions, self._generator) for _ in range(_NODE_DRAWS)]
+        others += [choices for choices in dict.fromkeys(draws) if choices]
         self._generator.shuffle(others)
         for choices in others:
             if len(found) > self._few(self._settings.lowerings) or self._spent(_LOWERING_SHARE):
@@ -168,7 +176,8 @@ class GraphPrograms:
             for plan in plans:
                 taken.update(signatures(problem, plan))
             distinct = list({plan.groups: plan for plan in plans}.values())
-            found.append(Lowered(choices, problem, live.default_plan, distinct))
+            default = live.default_plan
+            found.append(Lowered(choices, problem, default, distinct, live.decisions))
 
         self._attempt(self._graph.survey, choices, visit)
         return found[0] if found else None

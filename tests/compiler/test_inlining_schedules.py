@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +17,13 @@ import torch
 from torch._dynamo.utils import counters
 
 import fusewise
-from fusewise.compiler.alternatives import Alternative, alternatives, together, try_alternatives
+from fusewise.compiler.alternatives import (
+    Alternative,
+    alternatives,
+    drawn,
+    together,
+    try_alternatives,
+)
 from fusewise.compiler.inductor.driver import Applier
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.survey import Predictor, Survey, survey, survey_all
@@ -318,6 +325,20 @@ def test_what_gains_alone_is_put_together_while_that_gains() -> None:
         node_choice("a", "inline"),
         node_choice("b", "store"),
     )
+
+
+def test_draws_are_possible_and_repeat_with_their_seed(live: Any, predictor: Predictor) -> None:
+    graph, first = _first(live, predictor)
+    possible = {node_choice(d.node, d.alternative) for d in first.decisions if d.alternative}
+    draws = [drawn(first.decisions, random.Random(seed)) for seed in range(6)]
+    assert all(draws) and {choice for draw in draws for choice in draw} <= possible
+    assert len(set(draws)) > 1
+    assert draws == [drawn(first.decisions, random.Random(seed)) for seed in range(6)]
+    assert drawn((), random.Random(0)) == ()
+    with graph.context():
+        found = survey(graph.compile, predictor, key="k", kind="inference", choices=draws[0])
+    verdicts_of = {d.node: d.outcome for d in found.decisions}
+    assert {node_choice(n, v) for n, v in verdicts_of.items()} >= set(draws[0])
 
 
 def test_time_that_is_up_ends_the_tries(live: Any, predictor: Predictor) -> None:
