@@ -47,10 +47,11 @@ def explain_fusions(
     for asked in trace.asked:
         pairs.setdefault(asked.pair, []).append(asked)
     gains = _gains([questions[0] for questions in pairs.values()], cost)
+    fates = Fates(trace)
     default_of, chosen_of = default.group_of(), chosen.group_of() if chosen else None
     found = []
     for questions, gain in zip(pairs.values(), gains, strict=True):
-        first, fate = questions[0], fate_of(trace, questions)
+        first, fate = questions[0], fates.of(questions)
         nodes = (*first.first_nodes, *first.second_nodes)
         together = _together(default_of, nodes)
         if rulings is not None:
@@ -84,23 +85,80 @@ def explain_fusions(
     return tuple(found)
 
 
-def fate_of(trace: FusionTrace, questions: Sequence[Asked]) -> Fate:
-    """What became of a pair, from all questions about it in their order."""
-    if any(asked.fused for asked in questions):
-        return Fate(legal=True, taken=True, reason=None)
-    legal = [asked for asked in questions if asked.legal]
-    last = questions[-1]
-    if not legal:
-        return Fate(False, False, last.reason, last.detail)
-    if not last.legal:
-        # What was done since made it illegal.
-        return Fate(True, False, last.reason, last.detail)
-    if last.cycle:
-        through = ", ".join(last.cycle)
-        return Fate(True, False, Refusal.CYCLE, f"a cycle through {through}", last.cycle)
-    if last.reason is not None:
-        return Fate(True, False, last.reason, last.detail)
-    return _overtaken(trace, last)
+class Fates:
+    """What became of each pair of a trace."""
+
+    def __init__(self, trace: FusionTrace) -> None:
+        self._fused: dict[int, list[Fused]] = {}
+        for made in trace.fused:
+            self._fused.setdefault(made.round, []).append(made)
+        #: By round and a node of the first side, in their order: what was tried in its turn.
+        self._tried: dict[tuple[int, str], list[Asked]] = {}
+        self._scores: dict[tuple[str, str], tuple[int, ...]] = {}
+        for asked in trace.asked:
+            if asked.phase == "try":
+                for name in asked.first_nodes:
+                    self._tried.setdefault((asked.round, name), []).append(asked)
+            if asked.score is not None:
+                self._scores[asked.pair] = asked.score
+
+    def of(self, questions: Sequence[Asked]) -> Fate:
+        """What became of a pair, from all questions about it in their order."""
+        if any(asked.fused for asked in questions):
+            return Fate(legal=True, taken=True, reason=None)
+        last = questions[-1]
+        if not any(asked.legal for asked in questions):
+            return Fate(False, False, last.reason, last.detail)
+        if not last.legal:
+            # What was done since made it illegal.
+            return Fate(True, False, last.reason, last.detail)
+        if last.cycle:
+            through = ", ".join(last.cycle)
+            return Fate(True, False, Refusal.CYCLE, f"a cycle through {through}", last.cycle)
+        if last.reason is not None:
+            return Fate(True, False, last.reason, last.detail)
+        return self._overtaken(last)
+
+    def _overtaken(self, asked: Asked) -> Fate:
+        """A legal pair in the list of its round that was another when its turn came."""
+        first, second = set(asked.first_nodes), set(asked.second_nodes)
+        fusions = self._fused.get(asked.round, [])
+        for made in fusions:
+            nodes = set(made.nodes)
+            if first | second <= nodes:
+                text = f"{made.first} and {made.second} were fused, which brought both together"
+                return Fate(True, False, Refusal.ALREADY_TOGETHER, text, (made.first, made.second))
+            if first <= nodes or second <= nodes:
+                break
+        else:
+            return Fate(True, False, Refusal.LOWER_PRIORITY, "others of a higher kind came first")
+        came_first = self._with_score(made)
+        by = made.first if made.second in asked.pair else made.second
+        if any(first | second <= set(other.nodes) for other in fusions):
+            text = f"{came_first} came first; others brought both together"
+            return Fate(True, False, Refusal.ALREADY_TOGETHER, text, (by,))
+        tried = self._tried_instead(asked, first, second)
+        if tried is None:
+            return Fate(True, False, Refusal.FUSED_ELSEWHERE, f"{came_first} came first", (by,))
+        why = f"a cycle through {', '.join(tried.cycle)}" if tried.cycle else tried.detail
+        text = f"{came_first} came first; then {tried.first} with {tried.second}: {why}"
+        return Fate(True, False, Refusal.FUSED_ELSEWHERE, text, (by, *tried.cycle))
+
+    def _tried_instead(self, asked: Asked, first: set[str], second: set[str]) -> Asked | None:
+        """The question that was asked when the pair's turn had come, about what it had become."""
+        for other in self._tried.get((asked.round, asked.first_nodes[0]), []):
+            if (
+                other.pair != asked.pair
+                and first <= set(other.first_nodes)
+                and second <= set(other.second_nodes)
+            ):
+                return other
+        return None
+
+    def _with_score(self, made: Fused) -> str:
+        score = self._scores.get((made.first, made.second))
+        text = f"{made.first} with {made.second}"
+        return text if score is None else f"{text} (score {'/'.join(map(str, score))})"
 
 
 def _ruled(fate: Fate, asked: Asked, rulings: Rulings) -> Fate:
@@ -113,54 +171,6 @@ def _ruled(fate: Fate, asked: Asked, rulings: Rulings) -> Fate:
     if refused is None:
         return fate
     return Fate(fate.legal, False, Refusal.RULE, refused.detail)
-
-
-def _overtaken(trace: FusionTrace, asked: Asked) -> Fate:
-    """A legal pair that was in the list of its round, and was not there when its turn came."""
-    first, second = set(asked.first_nodes), set(asked.second_nodes)
-    fusions = [f for f in trace.fused if f.round == asked.round]
-    for made in fusions:
-        nodes = set(made.nodes)
-        if first | second <= nodes:
-            text = f"{made.first} and {made.second} were fused, which brought both together"
-            return Fate(True, False, Refusal.ALREADY_TOGETHER, text, (made.first, made.second))
-        if first <= nodes or second <= nodes:
-            break
-    else:
-        return Fate(True, False, Refusal.LOWER_PRIORITY, "others of a higher kind came first")
-    came_first = _with_score(trace, made)
-    by = made.first if made.second in asked.pair else made.second
-    tried = _tried_instead(trace, asked, first, second)
-    if _together_in_the_end(fusions, first | second):
-        text = f"{came_first} came first; others brought both together"
-        return Fate(True, False, Refusal.ALREADY_TOGETHER, text, (by,))
-    if tried is None:
-        return Fate(True, False, Refusal.FUSED_ELSEWHERE, f"{came_first} came first", (by,))
-    why = f"a cycle through {', '.join(tried.cycle)}" if tried.cycle else tried.detail
-    text = f"{came_first} came first; then {tried.first} with {tried.second}: {why}"
-    return Fate(True, False, Refusal.FUSED_ELSEWHERE, text, (by, *tried.cycle))
-
-
-def _tried_instead(
-    trace: FusionTrace, asked: Asked, first: set[str], second: set[str]
-) -> Asked | None:
-    """The question that was asked when the pair's turn had come, about what it had become."""
-    for other in trace.asked:
-        if other.round != asked.round or other.phase != "try" or other.pair == asked.pair:
-            continue
-        if first <= set(other.first_nodes) and second <= set(other.second_nodes):
-            return other
-    return None
-
-
-def _together_in_the_end(fusions: Sequence[Fused], nodes: set[str]) -> bool:
-    return any(nodes <= set(made.nodes) for made in fusions)
-
-
-def _with_score(trace: FusionTrace, made: Fused) -> str:
-    text = f"{made.first} with {made.second}"
-    scores = [a.score for a in trace.asked if a.pair == (made.first, made.second) and a.score]
-    return f"{text} (score {'/'.join(map(str, scores[-1]))})" if scores else text
 
 
 def _together(group_of: Mapping[str, int], nodes: Sequence[str]) -> bool:
