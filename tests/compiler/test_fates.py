@@ -1,4 +1,4 @@
-"""What is said of pairs in situations that small graphs seldom get into, from traces made by hand."""
+"""What is said of pairs in situations that small graphs seldom get into: traces made by hand."""
 
 from __future__ import annotations
 
