@@ -73,8 +73,9 @@ def _all_nodes(graph: ExplainedGraph) -> tuple[ExplainedNode, ...]:
 def _show_graph(graph: ExplainedGraph, shown: Filter) -> None:
     console = result_console()
     console.rule(f"{graph.kind} graph", align="left")
+    nodes = len(graph.chosen_nodes or graph.nodes)
     click.echo(
-        f"{len(graph.nodes)} nodes, {_running(graph.groups)} kernels and library calls, "
+        f"{nodes} nodes, {_running(graph.groups)} kernels and library calls, "
         f"{_plan(graph.plan)}, by {graph.model}; schedule: {_origin(graph.plan)}"
     )
     if graph.plan.schedule != graph.default_plan.schedule:

@@ -47,13 +47,22 @@ def _verdict(why: Why) -> str:
 def _change(why: Why) -> str:
     if not why.legal:
         return (
-            f"the plan with it {why.change} cannot be built: {why.reason} ({why.detail}); it would "
+            f"{_plan(why)} with it {why.change} cannot be built: {why.reason} ({why.detail}); it would "
             f"gain {_gain(why)} by prediction"
         )
     return (
-        f"the plan with it {why.change} gains {_gain(why)} by prediction: "
+        f"{_plan(why)} with it {why.change} gains {_gain(why)} by prediction: "
         f"{microseconds(why.predicted_us)} to {microseconds(why.predicted_changed_us)}"
     )
+
+
+def _plan(why: Why) -> str:
+    return {
+        "inductor": "Inductor's plan",
+        "rules": "the plan under rules",
+        "store": "the stored plan",
+        "plan file": "the plan of the file",
+    }[why.plan]
 
 
 def _gain(why: Why) -> str:
