@@ -2,23 +2,24 @@
 
 Every kernel of the base device becomes one of the new device: its features as that device has
 them, its time as that device would take. The roofline knows most of the difference; what it does
-not know is a law of three numbers, found from the kernels that were measured on both sides of it:
+not know is a law of few numbers, found from the new kernels:
 
     log(measured / roofline) on the new device
-        = r + a + b r + c log(roofline on the new device),  r the same ratio on the base device,
+        = r + a + b r + c log(roofline on the new device) + d of the kernel's class,
 
-where r of a new kernel is what the base model gives for it. The numbers are held near nought by a
-ridge, so that few kernels move them little. One model is then fitted to both kinds of kernels, and
-its intervals come from kernels of the new device alone. In comparison (see docs/training.md) this
-did better than trees on the base model's residuals, and than mixing in the base kernels unchanged.
+with r the same ratio on the base device: of a new kernel what the base model gives for it. The
+numbers are held near nought by a ridge, so that few kernels move them little. One model is then
+fitted to both kinds of kernels, and its intervals come from kernels of the new device alone. In
+comparison (see docs/training.md) this did better than trees on the base model's residuals, and
+than mixing in the base kernels unchanged.
 
 Reads nothing and judges nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -29,12 +30,14 @@ from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.learned import LearnedCostModel
 from fusewise.costmodel.roofline import roofline_us
 from fusewise.datasets.samples import KernelSamples, Problems
+from fusewise.training.judged import JudgedKernels
 from fusewise.training.refeature import features_of
 from fusewise.training.split import Labels
 
-#: Strength of the ridge on the three numbers of the law, in kernels: an offset is found from
-#: few, a slope needs more.
-_RIDGE: Final = np.array([1.5, 15.0, 15.0])
+#: Strength of the ridge on the numbers of the law, in kernels: an offset is found from few, a
+#: slope or what sets a class apart needs more.
+_RIDGE: Final = (1.5, 15.0, 15.0)
+_CLASS_RIDGE: Final = 15.0
 #: About where log(roofline) of kernels that count lies, so that offset and slope are not mixed up.
 _CENTRE: Final = 2.0
 #: Part of all rows that the new device's own are brought up to, by repeating each as often as
@@ -65,23 +68,37 @@ class Law:
     offset: float = 0.0
     slope: float = 0.0
     by_size: float = 0.0
+    #: What sets a kernel class apart from the others.
+    by_class: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def found(cls, base_ratio: FloatArray, ratio: FloatArray, log_roofline: FloatArray) -> Law:
+    def found(
+        cls,
+        base_ratio: FloatArray,
+        ratio: FloatArray,
+        log_roofline: FloatArray,
+        classes: Sequence[str],
+    ) -> Law:
         """The law between the log ratios [n] on the base and on the new device.
 
-        ``log_roofline`` [n] is of the new device. Without kernels nothing changes.
+        ``log_roofline`` [n] is of the new device, ``classes`` [n] are as of
+        ``fusewise.training.strata``. Without kernels nothing changes.
         """
-        if not len(ratio):
-            return cls()
-        terms = _terms(base_ratio, log_roofline)
-        gram = terms.T @ terms + np.diag(_RIDGE)
-        return cls(*np.linalg.solve(gram, terms.T @ (ratio - base_ratio)).tolist())
+        names = sorted(set(classes))
+        each = np.array(classes, dtype=object)[:, None] == np.array(names, dtype=object)
+        terms = np.column_stack([_terms(base_ratio, log_roofline), each.astype(np.float64)])
+        gram = terms.T @ terms + np.diag((*_RIDGE, *(_CLASS_RIDGE for _ in names)))
+        numbers = np.linalg.solve(gram, terms.T @ (ratio - base_ratio)).tolist()
+        offset, slope, by_size, *apart = numbers
+        return cls(offset, slope, by_size, dict(zip(names, apart, strict=True)))
 
-    def __call__(self, base_ratio: FloatArray, log_roofline: FloatArray) -> FloatArray:
+    def __call__(
+        self, base_ratio: FloatArray, log_roofline: FloatArray, classes: Sequence[str]
+    ) -> FloatArray:
         """Log ratios [n] on the new device."""
         numbers = np.array([self.offset, self.slope, self.by_size])
-        changed: FloatArray = base_ratio + _terms(base_ratio, log_roofline) @ numbers
+        apart = np.array([self.by_class.get(name, 0.0) for name in classes])
+        changed: FloatArray = base_ratio + _terms(base_ratio, log_roofline) @ numbers + apart
         return changed
 
 
@@ -116,6 +133,7 @@ class Adaptation:
         self._features = told
         self._ratio = np.log(samples.median_us / roofline_us(samples.features))
         self._log_roofline = np.log(roofline_us(told))
+        self._classes = JudgedKernels(samples, base.problems).classes
 
     def fit(
         self,
@@ -148,15 +166,16 @@ class Adaptation:
 
     def law(self, samples: KernelSamples) -> Law:
         """The law between the base device and the new one, by its kernels."""
-        if not len(samples):
-            return Law()
         there = _features(samples, self._problems, self.base.profile)
         base_ratio = np.log(self.base.model.predict(there).us / roofline_us(there))
         here = roofline_us(samples.features)
-        return Law.found(base_ratio, np.log(samples.median_us / here), np.log(here))
+        ratio = np.log(samples.median_us / here)
+        classes = JudgedKernels(samples, self._problems).classes
+        return Law.found(base_ratio, ratio, np.log(here), classes)
 
     def _times(self, law: Law) -> FloatArray:
-        times: FloatArray = np.exp(self._log_roofline + law(self._ratio, self._log_roofline))
+        ratio = law(self._ratio, self._log_roofline, self._classes)
+        times: FloatArray = np.exp(self._log_roofline + ratio)
         return times
 
 

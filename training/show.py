@@ -50,6 +50,7 @@ def show(report: TrainingReport) -> None:
     if report.n_schedules_skipped:
         console.print(f"{report.n_schedules_skipped} schedules cannot be predicted, left out")
     _show_classes(console, report)
+    _show_worse(console, report)
     _show_curve(console, report.curve)
     if report.tuned:
         console.print("tuned:", ", ".join(f"{k}={v}" for k, v in report.tuned.items()))
@@ -75,6 +76,17 @@ def _show_classes(console: Console, report: TrainingReport) -> None:
         cells = (scores.mape_5us, roofline.mape_5us, scores.mape_small, scores.coverage90)
         table.add_row(name, str(scores.n_kernels), *map(_percent, cells))
     console.print(table)
+
+
+def _show_worse(console: Console, report: TrainingReport) -> None:
+    """Name the families in which the roofline does better."""
+    worse = []
+    for name, scores in report.model.by_family.items():
+        roofline = report.roofline.by_family.get(name, Scores()).mape_5us
+        if scores.mape_5us is not None and roofline is not None and scores.mape_5us > roofline:
+            worse.append(f"{name} ({_percent(scores.mape_5us)}, {_percent(roofline)})")
+    if worse:
+        console.print("MAPE >= 5 us above the roofline's in:", ", ".join(worse))
 
 
 def _show_curve(console: Console, curve: tuple[CurvePoint, ...]) -> None:

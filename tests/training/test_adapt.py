@@ -46,14 +46,20 @@ def scores(*arguments: object) -> dict[str, Any]:
 def test_the_law_is_found_from_many_and_left_alone_by_few():
     rng = np.random.default_rng(0)
     base, size = rng.normal(0.0, 0.5, 4000), rng.uniform(0.0, 5.0, 4000)
-    true = base + 0.4 - 0.3 * base + 0.1 * (size - 2.0)
-    law = Law.found(base, true, size)
-    assert (law.offset, law.slope, law.by_size) == pytest.approx((0.4, -0.3, 0.1), abs=0.02)
-    np.testing.assert_allclose(law(base, size), true, atol=0.05)
-    one = Law.found(base[:1], true[:1], size[:1])
+    classes = ["gather" if i % 4 == 0 else "pointwise" for i in range(4000)]
+    apart = np.array([0.5 if one == "gather" else 0.0 for one in classes])
+    true = base + 0.4 - 0.3 * base + 0.1 * (size - 2.0) + apart
+    law = Law.found(base, true, size, classes)
+    assert (law.slope, law.by_size) == pytest.approx((-0.3, 0.1), abs=0.02)
+    assert law.by_class["gather"] - law.by_class["pointwise"] == pytest.approx(0.5, abs=0.02)
+    np.testing.assert_allclose(law(base, size, classes), true, atol=0.05)
+    # A class that the new device was not seen with has no offset of its own.
+    unseen = law(base, size, ["scatter"] * 4000)
+    np.testing.assert_allclose(unseen, law(base, size, classes) - apart, atol=0.6)
+    one = Law.found(base[:1], true[:1], size[:1], classes[:1])
     assert abs(one.slope) < 0.05
-    assert Law.found(base[:0], true[:0], size[:0]) == Law()
-    assert np.array_equal(Law()(base, size), base)
+    none = Law.found(base[:0], true[:0], size[:0], [])
+    assert np.array_equal(none(base, size, classes), base)
 
 
 def test_intervals_come_from_the_new_device():
@@ -109,7 +115,7 @@ def test_base_kernels_are_told_in_terms_of_the_new_device(
         samples, problems = source.kernels(other), source.problems()
     law = Adaptation(base, other, problems).law(samples)
     # The device is three times slower than its roofline says, in logs.
-    assert law.offset == pytest.approx(np.log(3.0), abs=0.35)
+    assert law.offset + law.by_class["pointwise"] == pytest.approx(np.log(3.0), abs=0.35)
     assert base.profile.key != other.key
     assert set(base.samples.split) == {"train"}
 
