@@ -138,7 +138,9 @@ def test_features_are_those_of_the_stored_problem(collected: Collected) -> None:
 def test_every_kernel_was_timed_in_each_round(collected: Collected) -> None:
     counts = Counter(row.subject_id for row in collected.of("kernel"))
     assert counts.keys() == {row.signature for row in collected.kernels}
-    assert set(counts.values()) == {ROUNDS}
+    # A kernel that two graphs have which are prepared at one time is timed for each of them.
+    assert min(counts.values()) == ROUNDS
+    assert Counter(counts.values()).most_common(1)[0][0] == ROUNDS
     for row in collected.of("kernel") + collected.of("extern"):
         assert row.status == "ok" and row.median_us is not None and row.median_us > 0
         assert row.rounds > 2 and row.spread is not None
