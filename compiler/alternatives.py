@@ -127,7 +127,7 @@ def try_alternatives(
             time is up.
 
     Returns:
-        What was looked at, in this order.
+        What was looked at, in this order; of what was put together only what gains by it.
     """
     found: list[_Surveyed] = []
     gained: list[tuple[_Surveyed, Alternative]] = []
@@ -142,10 +142,9 @@ def try_alternatives(
     standing = gained[0][0] if gained else first
     for _, alternative in gained[1:]:
         other = look(together(standing.choices, alternative.choices))
-        if other is not None:
+        if other is not None and other.best_us < standing.best_us:
             found.append(other)
-            if other.best_us < standing.best_us:
-                standing = other
+            standing = other
     return found
 
 
