@@ -84,7 +84,8 @@ def markdown(told: Mapping[str, Any]) -> str:
             for label in ("over_eager", "over_everything")
             for kind in KINDS
         ]
-        lines.append(f"| {row['title']} | {' | '.join(cells)} |")
+        if any(cell != "-" for cell in cells):
+            lines.append(f"| {row['title']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -27,14 +27,14 @@ from fusewise.compiler.inductor.stages import (
     generate_stage,
 )
 from fusewise.datasets.corpus import GraphSample
-from fusewise.datasets.store import Store
+from fusewise.datasets.store import Store, default_store_path
 from fusewise.schedule.errors import OptionError, UnsupportedError
 
 
 @pytest.fixture(scope="module")
-def effort(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Effort]:
-    """A short measurement, with a store and a device profile of its own."""
-    store = tmp_path_factory.mktemp("ablation") / "store.duckdb"
+def effort() -> Callable[..., Effort]:
+    """A short measurement, with a store of its own beside the device profile of all."""
+    store = default_store_path().with_name("ablation.duckdb")
 
     def make(*stages: str, seconds: float = 0.3) -> Effort:
         return Effort(store=store, seconds=seconds, top_k=1, search_s=2, stages=stages)
