@@ -46,9 +46,10 @@ def _verdict(why: Why) -> str:
 
 def _change(why: Why) -> str:
     if not why.legal:
+        ground = f"{why.reason} ({why.detail})"
         return (
-            f"{_plan(why)} with it {why.change} cannot be built: {why.reason} ({why.detail}); it would "
-            f"gain {_gain(why)} by prediction"
+            f"{_plan(why)} with it {why.change} cannot be built: {ground}; it would gain "
+            f"{_gain(why)} by prediction"
         )
     return (
         f"{_plan(why)} with it {why.change} gains {_gain(why)} by prediction: "

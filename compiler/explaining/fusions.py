@@ -115,8 +115,10 @@ class Fates:
         if last.cycle:
             through = ", ".join(last.cycle)
             return Fate(True, False, Refusal.CYCLE, f"a cycle through {through}", last.cycle)
-        if last.reason is not None:
-            return Fate(True, False, last.reason, last.detail)
+        # A benchmark at compile time may have spoken before the pair was asked for once more.
+        grounds = [asked for asked in questions if asked.legal and asked.reason is not None]
+        if grounds:
+            return Fate(True, False, grounds[-1].reason, grounds[-1].detail)
         return self._overtaken(last)
 
     def _overtaken(self, asked: Asked) -> Fate:

@@ -81,7 +81,7 @@ def plan(programs: Path, store: Path) -> Path:
     return _write(f"{programs}:first", store, store.with_name("plan.json"))
 
 
-def _write(target: str, store: Path, path: Path) -> Path:
+def _write(target: str, store: Path, path: Path, choices: tuple[Choice, ...] = ()) -> Path:
     session = Session(options=Options(store=store), inductor_options={}, observed=())
     planned: list[PlannedGraph] = []
 
@@ -102,8 +102,8 @@ def _write(target: str, store: Path, path: Path) -> Path:
             names = [node.get_first_name() for node in live.nodes]
             plans.append(build_plan(names, live.default_plan.steps[:-1]))
 
-        graph.survey((), look)
-        schedule = schedule_of((), plans[0])
+        graph.survey(choices, look)
+        schedule = schedule_of(choices, plans[0])
         planned.append(planned_graph(graph, key, schedule, predictor, device=str(device)))
         return graph.compile(None, None)
 
@@ -136,6 +136,23 @@ def test_show(invoke: Invoke, plan: Path) -> None:
         assert word in shown.stdout
     told = json.loads(invoke("plan", "show", plan, "--json").stdout)
     assert told == json.loads(plan.read_text())
+
+
+def test_explain_a_plan_with_a_lowering_of_its_own(
+    invoke: Invoke, programs: Path, store: Path, tmp_path: Path
+) -> None:
+    target, path = f"{programs}:first", tmp_path / "lowered.json"
+    _write(target, store, path, (Choice("inline_ops", 1), Choice("inline_reads", 1)))
+    result = invoke("explain", target, "--store", store, "--plan", path, "--json")
+    assert result.exit_code == 0, result.output
+    (graph,) = json.loads(result.stdout)["graphs"]
+    assert graph["plan"]["origin"] == "plan file" and "inline_ops=1" in graph["plan"]["choices"]
+    named = {name for group in graph["groups"] for name in group["nodes"]}
+    assert named == {node["name"] for node in graph["chosen_nodes"]}
+    assert {f["together_chosen"] for f in graph["possible_fusions"]} == {None}
+    (planned,) = read_plan_file(path).graphs
+    assert planned.schedule.plan is not None
+    assert [tuple(g["nodes"]) for g in graph["groups"]] == list(planned.schedule.plan.groups)
 
 
 def test_diff(invoke: Invoke, plan: Path, tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ def test_a_cycle_names_the_groups_it_goes_through() -> None:
 def test_a_benchmark_that_found_it_slower() -> None:
     asked = [_asked("a", "b", phase="try", reason=Refusal.SLOWER, detail="slower")]
     assert _fate(asked, [], ("a", "b")).reason is Refusal.SLOWER
+    # Inductor asks once more when the benchmark is through.
+    asked.append(_asked("a", "b", phase="try"))
+    assert _fate(asked, [], ("a", "b")).reason is Refusal.SLOWER
 
 
 def test_a_higher_score_came_first_and_what_it_became_was_refused() -> None:
