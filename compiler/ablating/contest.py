@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fusewise.compiler.ablating.capture import Capture, one_line
 from fusewise.compiler.ablating.result import GraphAblation, StageResult
 from fusewise.compiler.ablating.uncompiled import uncompiled_program
 from fusewise.compiler.ablating.worker import StageJob, StageProcess, StagesResult, StageTimes
@@ -28,7 +29,7 @@ from fusewise.compiler.inductor.stages import (
     generate_stage,
     has_templates,
 )
-from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob
+from fusewise.compiler.measuring.job import Budget, ProgramJob
 from fusewise.compiler.session import Session, device_of
 from fusewise.compiler.survey import default_candidate, survey_all
 from fusewise.compiler.visiting import size_of
@@ -52,44 +53,6 @@ _MEANINGS = {
     "learned": "fusewise's own choice in mode measure",
     "uncompiled": "torch's operators, one by one",
 }
-
-
-@dataclass(frozen=True)
-class Capture:
-    """A graph as it is captured without rewrites, and its program."""
-
-    job: GraphJob
-    generated: Generated | None
-    #: What its results are held to; None where it cannot be run that way.
-    uncompiled: Program | None
-    failure: str
-
-    @classmethod
-    def of(cls, graph: GraphCompile, session: Session, name: str) -> Capture:
-        """Keep what is needed of a graph once Inductor has moved on.
-
-        Raises:
-            MeasureError: an input that cannot be made in another process; names it.
-        """
-        device = device_of(graph.gm, graph.example_inputs)
-        job = graph_job(
-            graph,
-            key=name,
-            device=str(device),
-            observed=session.observed,
-            forward_key=session.forward_key,
-        )
-        if graph.kind == "forward":
-            session.forward_key = name
-        try:
-            found = generate_stage(graph, STAGE["no_rewrites"], device.type, name)
-        except Exception as error:  # noqa: BLE001 - code generation may assert on unusual graphs
-            return cls(job, None, None, _one_line(error))
-        try:
-            uncompiled = None if job.random else uncompiled_program(graph.gm)
-        except FusewiseError:
-            uncompiled = None
-        return cls(job, found, uncompiled, "")
 
 
 @dataclass
@@ -207,7 +170,7 @@ class GraphContest:
         except Exception as error:
             if name == "everything":
                 raise
-            self._absent[name] = ("failed", _one_line(error), "")
+            self._absent[name] = ("failed", one_line(error), "")
             return
         self._enter(stage, found, graph_id)
 
@@ -258,7 +221,7 @@ class GraphContest:
                 budget_s=self._search_s,
             )
         except Exception as error:  # noqa: BLE001 - the other stages are still worth measuring
-            self._absent["learned"] = ("failed", _one_line(error), "")
+            self._absent["learned"] = ("failed", one_line(error), "")
             return
         default = default_candidate(surveys)
         top_k = self._session.options.top_k
@@ -412,8 +375,3 @@ def _timed(times: StageTimes, base: StageTimes) -> dict[str, Any]:
         "ratio_high": ratio.high if math.isfinite(ratio.high) else None,
         "peak_bytes": times.peak_bytes,
     }
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 import fusewise
-from fusewise.compiler.ablating.contest import Capture, GraphContest
+from fusewise.compiler.ablating.capture import Capture
+from fusewise.compiler.ablating.contest import GraphContest
 from fusewise.compiler.ablating.result import Ablation, GraphAblation, whole_program
 from fusewise.compiler.ablating.worker import StageProcess
 from fusewise.compiler.contest import has_collectives
