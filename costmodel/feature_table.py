@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 2
+FEATURES_VERSION: Final = 3
 
 
 class Feature(NamedTuple):
@@ -39,9 +39,23 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("plain_reductions", "count", "of these: sum, product, extremum, any"),
     Feature("index_reductions", "count", "of these: argmax, argmin"),
     Feature("fused_reductions", "count", "of these: Welford, online softmax, dot, others"),
-    Feature("outer_reductions", "count", "reductions whose largest read is not contiguous"),
+    Feature("outer_reductions", "count", "reductions whose largest read does not lie along them"),
+    Feature("rows", "log2 iterations", "most values that a reduction gives; 0 where there is none"),
+    Feature(
+        "column_run", "log2 elements", "longest stretch along the results of an outer reduction"
+    ),
     Feature("scans", "count", "scan and sort nodes"),
     Feature("other_nodes", "count", "template, foreach and extern nodes"),
+    # Blocks of a Triton kernel, as far as they can be told beforehand; 0 on a CPU
+    Feature("programs", "log2 blocks", "blocks that are launched"),
+    Feature("turns", "log2 turns", "turns of the loop over the reduction in each block"),
+    Feature("tile", "log2 elements", "elements that a block holds at once"),
+    Feature("tile_along", "log2 elements", "of these, along the reduction"),
+    Feature("persistent", "flag", "1 where a block holds whole rows of the reductions"),
+    Feature(
+        "padding", "log2 ratio", "such a row filled up to a power of two, over the row, less 1"
+    ),
+    Feature("tuned", "flag", "1 where the compiler tries several block sizes"),
     # Memory: each (buffer, index) once; what fusion keeps in registers is not in here
     Feature("read_contiguous", "log2 bytes", "distinct bytes read, innermost stride 1"),
     Feature("read_strided", "log2 bytes", "distinct bytes read, innermost stride above 1"),
@@ -52,7 +66,14 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("written_strided", "log2 bytes", "bytes stored, innermost stride above 1"),
     Feature("written_atomic", "log2 bytes", "distinct bytes updated atomically"),
     Feature("written_other", "log2 bytes", "bytes stored in any other way"),
-    Feature("line_bytes", "log2 bytes", "bytes of the cache lines that strided accesses move"),
+    Feature("line_bytes", "log2 bytes", "bytes of the lines that accesses in short stretches move"),
+    Feature(
+        "across_bytes", "log2 bytes", "distinct bytes whose neighbours lie along an outer loop"
+    ),
+    Feature("runs", "log2 stretches", "stretches of neighbouring bytes that are read or stored"),
+    Feature(
+        "unaligned", "share", "part of the touched bytes in rows that no vector load can begin"
+    ),
     Feature(
         "random_bytes",
         "log2 bytes",
@@ -66,7 +87,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("touched", "log2 bytes", "bytes touched, each repetition over a loop counted"),
     Feature("reuse", "log2 ratio", "touched over distinct bytes"),
     Feature("irregular", "share", "part of the distinct bytes not accessed contiguously"),
-    Feature("inner_stride", "log2 elements", "largest innermost stride"),
+    Feature("inner_stride", "log2 elements", "largest step of an access along the innermost loop"),
     # Arithmetic, over all iterations
     Feature("arithmetic", "log2 operations", "additions, multiplications, extrema, roundings"),
     Feature("division", "log2 operations", "divisions, square roots, remainders"),

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.geometry import STAYS, Walk, walk
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.operations import (
     CLASSES,
@@ -40,7 +41,16 @@ SUMMED: Final = (
     "flops",
 )
 #: Columns that are a maximum over the nodes.
-LARGEST: Final = ("numel", "rnumel", "depth", "inner_stride", "width_max", "parallel")
+LARGEST: Final = (
+    "numel",
+    "rnumel",
+    "depth",
+    "inner_stride",
+    "width_max",
+    "parallel",
+    "rows",
+    "column_run",
+)
 #: Columns that are a minimum over the nodes.
 SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
 
@@ -56,8 +66,7 @@ def node_sums(node: Node) -> list[float]:
     reduction = node.kind == "reduction"
     plain = reduction and node.reduction_type in PLAIN_REDUCTIONS
     index = reduction and node.reduction_type in INDEX_REDUCTIONS
-    largest = max(node.reads, key=lambda a: a.bytes, default=None)
-    outer = reduction and largest is not None and largest.kind != "contiguous"
+    outer = reduction and largest_read(node).across
     scan = node.kind in ("scan", "sort")
     return [
         iterations,
@@ -80,11 +89,28 @@ def node_extremes(node: Node) -> list[float]:
     loops = [*node.ranges[0], *node.ranges[1]]
     accesses = [a for a in (*node.reads, *node.writes) if a.kind != "opaque"]
     widths = [a.itemsize for a in accesses] or [_NO_WIDTH]
-    stride = max((abs(a.stride) for a in accesses), default=0)
+    stride = max((walk(a, loops).step for a in accesses), default=0)
     iterations = node.numel * node.rnumel
-    largest = [node.numel, node.rnumel, len(loops), stride, max(widths), iterations]
+    reduction = node.kind == "reduction"
+    read = largest_read(node)
+    largest = [
+        node.numel,
+        node.rnumel,
+        len(loops),
+        stride,
+        max(widths),
+        iterations,
+        node.numel if reduction else 0,
+        read.run if reduction and read.across else 0,
+    ]
     smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]
+
+
+def largest_read(node: Node) -> Walk:
+    """How the read of a node that moves the most bytes walks; without a read, one that stays."""
+    largest = max(node.reads, key=lambda a: a.bytes, default=None)
+    return STAYS if largest is None else walk(largest, (*node.ranges[0], *node.ranges[1]))
 
 
 def at_once(iterations: FloatArray, rnumel: FloatArray, profile: DeviceProfile) -> FloatArray:

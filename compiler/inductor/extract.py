@@ -149,9 +149,9 @@ def _ranges(node: _SchedulerNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _compiler_us(node: _SchedulerNode) -> float:
-    """Inductor's estimate in microseconds (it gives nanoseconds); 0 where it has none."""
-    nanoseconds = float(node.get_estimated_runtime())
-    return nanoseconds * 1e-3 if math.isfinite(nanoseconds) else 0.0
+    """Inductor's estimate in microseconds (it gives milliseconds); 0 where it has none."""
+    milliseconds = float(node.get_estimated_runtime())
+    return milliseconds * 1e3 if math.isfinite(milliseconds) else 0.0
 
 
 def _accesses(

@@ -1,0 +1,203 @@
+"""How an access walks through memory as the loops of its node run, read off its index.
+
+Knows one access and the loops round it; what the accesses of a group make of each other is the
+business of ``fusewise.costmodel.features``. Index texts come from files too, so they are parsed
+and interpreted here, never executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from fusewise.schedule.problem import Access
+
+#: What stands for a symbol of a dynamic shape, and for a looked-up index.
+_SYMBOL, _LOOKED_UP = 4096, 0
+#: Elements that a vector load takes start at a multiple of so many bytes.
+_VECTOR_BYTES: Final = 16
+_OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda a, b: a // b if b else 0,
+    ast.Mod: lambda a, b: a % b if b else 0,
+    ast.Pow: lambda a, b: a**b if 0 <= b <= 4 else 0,  # noqa: PLR2004 - a size cubed is the most
+}
+
+
+class Walk(NamedTuple):
+    """Steps of an access, in elements."""
+
+    #: From one turn of the innermost loop to the next; 0 where it stays in place.
+    step: int
+    #: The least that is not 0, over all loops; 0 where it never moves.
+    least: int
+    #: Elements in a row without a jump, along the loop of the least step; 1 where that is not 1.
+    run: int
+    #: Whether rows start at multiples of 16 bytes, so that vectors can be loaded.
+    aligned: bool
+    #: Whether neighbours lie along another loop than the innermost.
+    across: bool
+
+
+#: What never moves.
+STAYS: Final = Walk(0, 0, 1, True, False)
+
+
+def walk(access: Access, loops: Sequence[int]) -> Walk:
+    """The steps of ``access`` in a node with ``loops``: extents, outermost first, reduction last.
+
+    Where the index cannot be read, the steps are those that the access itself tells.
+    """
+    if access.kind == "opaque":
+        return STAYS
+    extents = tuple(extent for extent in loops if extent > 1)
+    return _walk(access.index, access.itemsize, access.stride, extents)
+
+
+@lru_cache(maxsize=1 << 16)
+def _walk(index: str, itemsize: int, stride: int, extents: tuple[int, ...]) -> Walk:
+    formula = _formula(index)
+    if formula is None:
+        return Walk(abs(stride), abs(stride), 1, True, False)
+    names, sizes, at = formula
+    origin = at({})
+    steps = [_step(at, name, size) for name, size in zip(names, sizes, strict=True)]
+    innermost = bool(names) and _reaches_innermost(sizes, extents)
+    step = steps[-1] if innermost else 0
+    moving = [i for i, one in enumerate(steps) if one]
+    if not moving:
+        return STAYS
+    # Of loops with equal steps the inner one is the one that is walked.
+    best = min(reversed(moving), key=lambda i: steps[i])
+    least = steps[best]
+    run = _run(at, names[best], sizes[best]) if least == 1 else 1
+    pitches = [origin, *(steps[i] for i in moving if i != best)]
+    aligned = all(pitch * itemsize % _VECTOR_BYTES == 0 for pitch in pitches)
+    across = least == 1 and not (innermost and best == len(names) - 1)
+    return Walk(step, least, run, aligned, across)
+
+
+def _reaches_innermost(sizes: Sequence[int], extents: Sequence[int]) -> bool:
+    """Whether the last variable of an index runs with the innermost loop.
+
+    An index has variables only for loops that it uses, and one for neighbours that it goes
+    through as one: the last is the innermost loop, or that with some of those around it.
+    """
+    if not extents:
+        return True
+    product = 1
+    for extent in reversed(extents):
+        product *= extent
+        if product == sizes[-1]:
+            return True
+    # Sizes of dynamic shapes are not known to this extent.
+    return sizes[-1] == _SYMBOL
+
+
+def _step(at: Callable[[Mapping[str, int]], int], name: str, size: int) -> int:
+    """Elements from one turn of a loop to the next; of an index that moves now and then, the mean.
+
+    ``i // 2`` stays for a turn and goes on by one: it passes through its memory like a loop that
+    takes each element, only slower.
+    """
+    origin = at({})
+    first = abs(at({name: 1}) - origin)
+    if first or size <= 2:  # noqa: PLR2004
+        return first
+    span = max(abs(at({name: turn}) - origin) for turn in (size - 1, size // 2))
+    return max(1, round(span / (size - 1))) if span else 0
+
+
+def _run(at: Callable[[Mapping[str, int]], int], name: str, size: int) -> int:
+    """How far the index keeps up with the variable, but for one element: found by halving."""
+    origin = at({})
+
+    def unbroken(turns: int) -> bool:
+        return turns - 1 >= at({name: turns - 1}) - origin >= turns - 2
+
+    low, high = 1, size
+    if unbroken(size):
+        return size
+    while high - low > 1:
+        middle = (low + high) // 2
+        if unbroken(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+_Formula = tuple[tuple[str, ...], tuple[int, ...], Callable[[Mapping[str, int]], int]]
+
+
+@lru_cache(maxsize=1 << 16)
+def _formula(index: str) -> _Formula | None:
+    """Variables, their extents, and the index as a function of those that are not 0."""
+    text, _, told = index.partition(" : ")
+    sizes = tuple(int(s) if s.strip().isdigit() else _SYMBOL for s in told.split(",") if s.strip())
+    names = tuple(f"i{k}" for k in range(len(sizes)))
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        if not _is_readable(tree):
+            return None
+    except (SyntaxError, RecursionError):
+        return None
+
+    def at(values: Mapping[str, int]) -> int:
+        return _value(tree, values)
+
+    return names, sizes, at
+
+
+def _is_readable(node: ast.expr) -> bool:
+    """Whether an expression has only what an index is made of."""
+    match node:
+        case ast.Constant(value=int()) | ast.Name():
+            return True
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_readable(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            return type(op) in _OPERATORS and _is_readable(left) and _is_readable(right)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return name in _FUNCTIONS and all(map(_is_readable, args))
+    return False
+
+
+def _modular(base: int, divisor: int, modulus: int) -> int:
+    return base // divisor % modulus if divisor and modulus else 0
+
+
+#: Inductor's own, and what sympy prints.
+_FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
+    "ModularIndexing": _modular,
+    "FloorDiv": _OPERATORS[ast.FloorDiv],
+    "Mod": _OPERATORS[ast.Mod],
+    "PythonMod": _OPERATORS[ast.Mod],
+    "Identity": lambda a: a,
+    "Max": max,
+    "Min": min,
+    "Abs": abs,
+}
+
+
+def _value(node: ast.expr, values: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            if re.fullmatch(r"i\d+", name):
+                return values.get(name, 0)
+            return _LOOKED_UP if re.fullmatch(r"(tmp|indirect)\d+", name) else _SYMBOL
+        case ast.UnaryOp(operand=operand):
+            return -_value(operand, values)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, values), _value(right, values))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return _FUNCTIONS[name](*(_value(a, values) for a in args))
+    raise AssertionError(f"{ast.dump(node)} was found readable")

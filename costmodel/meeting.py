@@ -1,0 +1,356 @@
+"""What the accesses of a group's nodes make of each other: what moves, what stays, what repeats.
+
+One :class:`Meeting` serves one problem on one device. It fills the columns that no node has on its
+own; those that have nothing to do with other nodes are in ``fusewise.costmodel.partials``.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.geometry import walk
+from fusewise.schedule.problem import Access, Buffer, Node, Problem
+
+#: Bytes that memory moves at least: a cache line, and a sector of one.
+_LINE_BYTES: Final = {"cpu": 64, "cuda": 32}
+
+#: The columns, in the order of :meth:`Meeting.columns`.
+MET: Final = (
+    "read_contiguous",
+    "read_strided",
+    "read_broadcast",
+    "read_gather",
+    "read_opaque",
+    "written_contiguous",
+    "written_strided",
+    "written_atomic",
+    "written_other",
+    "line_bytes",
+    "across_bytes",
+    "runs",
+    "random_bytes",
+    "cached",
+    "reread",
+    "stores_removed",
+    "reads_removed",
+    "touched",
+    "narrow",
+    "half",
+    "wide",
+    "unaligned",
+    "loop_shapes",
+    "passes",
+    "inputs",
+    "outputs",
+    "intermediates",
+    "loads",
+    "live_values",
+)
+_AT: Final = {name: i for i, name in enumerate(MET)}
+_LINE, _ACROSS, _RUNS, _UNALIGNED = (
+    _AT["line_bytes"],
+    _AT["across_bytes"],
+    _AT["runs"],
+    _AT["unaligned"],
+)
+_RANDOM, _CACHED, _REREAD = (
+    _AT["random_bytes"],
+    _AT["cached"],
+    _AT["reread"],
+)
+_STORES_REMOVED, _READS_REMOVED, _TOUCHED = (
+    _AT["stores_removed"],
+    _AT["reads_removed"],
+    _AT["touched"],
+)
+_FIRST_COUNT: Final = _AT["loop_shapes"]
+_READ_AT: Final = {
+    "contiguous": _AT["read_contiguous"],
+    "strided": _AT["read_strided"],
+    "broadcast": _AT["read_broadcast"],
+    "gather": _AT["read_gather"],
+    "atomic": _AT["read_opaque"],
+    "opaque": _AT["read_opaque"],
+}
+_WRITE_AT: Final = {
+    "contiguous": _AT["written_contiguous"],
+    "strided": _AT["written_strided"],
+    "broadcast": _AT["written_other"],
+    "gather": _AT["written_other"],
+    "atomic": _AT["written_atomic"],
+    "opaque": _AT["written_other"],
+}
+#: Where the touched bytes of an element width are summed; 4 bytes are what is left.
+_WIDTH_AT: Final = {1: _AT["narrow"], 2: _AT["half"], 8: _AT["wide"], 16: _AT["wide"]}
+_NOT_SUMMED: Final = len(MET)
+#: A buffer of this part of the last-level cache stays there while it is looked up.
+_NEAR: Final = 4
+#: Four-byte elements in the 32 bytes that a cache moves at the least.
+_SECTOR_ELEMENTS: Final = 8
+
+
+class _Touch(NamedTuple):
+    """An access with all that a group needs to know of it, looked up once."""
+
+    slot: int  # identity of (buffer, index)
+    buffer: int
+    at: int  # where its distinct bytes are summed
+    bytes: int
+    touched: int
+    line: float
+    random: int
+    across: int  # its distinct bytes where neighbours lie along an outer loop
+    along: int  # its distinct bytes where they lie along the innermost
+    runs: float
+    unaligned: int  # its touched bytes where rows begin anywhere
+    width_at: int
+    size: float  # of the whole buffer
+    outside: bool  # a write: somebody who is no node needs the buffer
+    users: int  # a write: bitset of the nodes that read it
+
+
+def _moving(node: Node, problem: Problem) -> list[Access]:
+    """The reads of a node that move data.
+
+    One that overwrites a buffer has to wait for it, and that stands there as a read of all of it.
+    """
+    written = [problem.buffer_by_name.get(access.buffer) for access in node.writes]
+    overwritten = {alias for buffer in written if buffer is not None for alias in buffer.aliases}
+    return [a for a in node.reads if a.kind != "opaque" or a.buffer not in overwritten]
+
+
+def _inner_sizes(node: Node) -> frozenset[int]:
+    """Extents of the innermost loops of a node, taken as one: of one of them, of two..., not all.
+
+    Nodes whose loops stand in the same order have such an extent in common, however merged.
+    """
+    loops = [extent for extent in (*node.ranges[0], *node.ranges[1]) if extent > 1]
+    return frozenset(accumulate(reversed(loops[1:]), operator.mul))
+
+
+def _size(access: Access, buffer: Buffer | None) -> int:
+    return buffer.bytes if buffer is not None and buffer.bytes > 0 else access.bytes
+
+
+class Meeting:
+    """Columns of ``MET`` for groups of one problem's nodes, which are numbered as given."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        profile: DeviceProfile,
+        nodes: Sequence[Node],
+        rank: Mapping[str, int],
+    ) -> None:
+        """``nodes`` in topological order; ``rank`` is the number of each by name."""
+        self._problem = problem
+        self._profile = profile
+        self._rank = rank
+        self._slots: dict[tuple[str, str], int] = {}
+        self._buffer_ids: dict[str, int] = {}
+        self._reads = [
+            [self._touch(a, node, _READ_AT) for a in _moving(node, problem)] for node in nodes
+        ]
+        self._writes = [[self._touch(a, node, _WRITE_AT) for a in node.writes] for node in nodes]
+        self._shapes = [(node.numel, node.rnumel) for node in nodes]
+        self._inner = [_inner_sizes(node) for node in nodes]
+        self._is_reduction = [node.kind == "reduction" for node in nodes]
+        self._producers = self._dataflow(nodes)
+
+    def columns(self, ids: Sequence[int]) -> list[float]:
+        """The columns of one group, from the numbers of its nodes in ascending order."""
+        total = [0.0] * (len(MET) + 1)
+        mask = 0
+        for i in ids:
+            mask |= 1 << i
+        outside = ~mask
+        crossed = self._crossed(ids)
+        # Slots written, and where in ``ids`` each buffer is made first.
+        written: set[int] = set()
+        made: dict[int, int] = {}
+        removed = set()
+        stored = set()
+        for position, i in enumerate(ids):
+            for w in self._writes[i]:
+                if w.slot in written:
+                    continue
+                written.add(w.slot)
+                made.setdefault(w.buffer, position)
+                total[_TOUCHED] += w.touched
+                total[_UNALIGNED] += w.unaligned
+                total[w.width_at] += w.touched
+                if w.outside or w.users & outside:
+                    stored.add(w.buffer)
+                    total[w.at] += w.bytes
+                    total[_ACROSS] += w.along if i in crossed else w.across
+                    total[_RUNS] += w.runs
+                    total[_LINE] += w.line
+                    total[_RANDOM] += w.random
+                else:
+                    removed.add(w.buffer)
+                    total[_STORES_REMOVED] += w.bytes
+        passes, inputs, loads, kept = self._load(ids, total, written, made, crossed)
+        total[_FIRST_COUNT:_NOT_SUMMED] = (
+            len({self._shapes[i] for i in ids}),
+            passes,
+            inputs,
+            len(stored),
+            len(removed),
+            loads,
+            kept / len(ids),
+        )
+        return total[:_NOT_SUMMED]
+
+    def _crossed(self, ids: Sequence[int]) -> Collection[int]:
+        """Nodes whose loops are turned round to share those of the group's main node.
+
+        The main node is the largest reduction, or else the first of the largest nodes. What lies
+        along the innermost loop of a node that is turned round lies across the kernel's.
+        """
+        if len(ids) == 1:
+            return ()
+        size = {i: math.prod(self._shapes[i]) for i in ids}
+        main = max(ids, key=lambda i: (self._is_reduction[i], size[i]))
+        inner = self._inner[main]
+        return {
+            i
+            for i in ids
+            if size[i] == size[main]
+            and inner
+            and self._inner[i]
+            and inner.isdisjoint(self._inner[i])
+        }
+
+    def _load(
+        self,
+        ids: Sequence[int],
+        total: list[float],
+        written: set[int],
+        made: dict[int, int],
+        crossed: Collection[int],
+    ) -> tuple[int, int, int, int]:
+        """Add the reads to ``total``; passes, inputs, loads and node steps that values are kept."""
+        level: dict[int, int] = {}
+        seen: dict[int, int] = {}
+        left: dict[int, float] = {}
+        last: dict[int, int] = {}
+        for position, i in enumerate(ids):
+            here = 0
+            for producer, ends in self._producers[i]:
+                there = level.get(producer)
+                if there is not None and there + ends > here:
+                    here = there + ends
+            level[i] = here
+            for r in self._reads[i]:
+                slot, buffer = r.slot, r.buffer
+                inside = buffer in made
+                if inside:
+                    last[buffer] = position
+                bit = 1 << here
+                passes = seen.get(slot, 0)
+                if passes & bit:
+                    continue
+                seen[slot] = passes | bit
+                if passes:
+                    total[_REREAD] += r.bytes
+                    continue
+                if inside and slot in written:
+                    total[_READS_REMOVED] += r.bytes
+                    # Made in an earlier pass, it is not in a register any more.
+                    if here > level.get(ids[made[buffer]], here):
+                        total[_REREAD] += r.bytes
+                    continue
+                total[_TOUCHED] += r.touched
+                total[_UNALIGNED] += r.unaligned
+                total[r.width_at] += r.touched
+                if inside:
+                    total[_CACHED] += r.bytes
+                    continue
+                rest = left.get(buffer, r.size)
+                moved = min(r.bytes, rest)
+                left[buffer] = rest - moved
+                total[r.at] += moved
+                total[_CACHED] += r.bytes - moved
+                total[_ACROSS] += r.along if i in crossed else r.across
+                total[_RUNS] += r.runs
+                total[_LINE] += r.line
+                total[_RANDOM] += r.random
+        kept = sum(position - made[buffer] for buffer, position in last.items())
+        return 1 + max(level.values()), len(left), len(seen), kept
+
+    def _touch(self, access: Access, node: Node, at: dict[str, int]) -> _Touch:
+        buffer = self._problem.buffer_by_name.get(access.buffer)
+        touched = access.touched * access.itemsize
+        line_bytes = _LINE_BYTES[self._profile.kind]
+        per_line = max(line_bytes // max(access.itemsize, 1), 1)
+        steps = walk(access, (*node.ranges[0], *node.ranges[1]))
+        run_bytes = steps.run * access.itemsize
+        line = 0.0
+        random = 0
+        if access.kind in ("gather", "atomic"):
+            # Whole rows are looked up (an embedding): one jump a line, not one an element.
+            rows = steps.step == 1
+            if 0 < _size(access, buffer) <= self._profile.cache_bytes // _NEAR:
+                # What fits the cache is never far, but comes in sectors.
+                line = touched if rows else touched * min(_SECTOR_ELEMENTS, per_line)
+            else:
+                random = touched // per_line if rows else touched
+        elif steps.least > 1:
+            line = access.bytes * min(steps.least, per_line)
+        elif run_bytes < min(line_bytes, access.bytes):
+            line = access.bytes * line_bytes / run_bytes
+        outside, users = self._needed_by(buffer)
+        return _Touch(
+            slot=self._slots.setdefault((access.buffer, access.index), len(self._slots)),
+            buffer=self._buffer_ids.setdefault(access.buffer, len(self._buffer_ids)),
+            at=at[access.kind],
+            bytes=access.bytes,
+            touched=touched,
+            line=line,
+            random=random,
+            across=access.bytes if steps.across else 0,
+            along=access.bytes if steps.step == 1 else 0,
+            runs=access.bytes / run_bytes,
+            unaligned=0 if steps.aligned else touched,
+            width_at=_WIDTH_AT.get(access.itemsize, _NOT_SUMMED),
+            size=float(buffer.bytes) if buffer is not None and buffer.bytes > 0 else np.inf,
+            outside=outside or access.kind == "atomic",
+            users=users,
+        )
+
+    def _needed_by(self, buffer: Buffer | None) -> tuple[bool, int]:
+        """Whether something that is no node needs the buffer, and the bitset of nodes that do.
+
+        A buffer that shares its memory with others is needed: what is stored is the other's value.
+        """
+        if buffer is None or buffer.is_input or buffer.is_output or buffer.aliases:
+            return True, 0
+        users = 0
+        for name in buffer.users:
+            rank = self._rank.get(name)
+            if rank is None:
+                return True, 0
+            users |= 1 << rank
+        return False, users
+
+    def _dataflow(self, nodes: Sequence[Node]) -> list[tuple[tuple[int, int], ...]]:
+        """For each node its producers, with 1 where their loop must end before this one starts.
+
+        That is the case when a reduction (or scan) is consumed by loops over what was reduced.
+        """
+        found: list[dict[int, int]] = [{} for _ in nodes]
+        for dep in self._problem.dependencies:
+            consumer, producer = self._rank.get(dep.consumer), self._rank.get(dep.producer)
+            if dep.weak or consumer is None or producer is None:
+                continue
+            before, after = nodes[producer], nodes[consumer]
+            ends = before.rnumel > 1 and after.numel * after.rnumel > before.numel
+            found[consumer][producer] = int(ends)
+        return [tuple(producers.items()) for producers in found]
