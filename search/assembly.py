@@ -161,6 +161,7 @@ class Whole:
             trees = self.trees(chosen)
             if arrange(self._problem, trees) is not None:
                 return chosen
+            before = list(at)
             for cycle in cycles(self._problem, trees):
                 involved = {
                     self._home[name] for tree in cycle for name in tree.nodes if name in self._home
@@ -174,6 +175,9 @@ class Whole:
                 # unless it has gone there on account of an earlier cycle just now.
                 if losses:
                     at[min(losses)[1]] += 1
+            if at == before:
+                # Nothing on a cycle has further to go: what is built of this is not taken.
+                return chosen
 
     def near_best(self, best: Sequence[State], keep: int) -> Iterator[list[State]]:
         """Combinations in the order of their time, ``best`` first; cycles are not looked at."""
