@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Where a predicted time comes from. ``measured`` and ``compiler`` occur for nodes whose time was
-#: measured alone or estimated by the compiler, ``free`` for nodes that run nothing.
-Source = Literal["learned", "roofline", "measured", "compiler", "free"]
+#: Where a predicted time comes from. ``measured`` occurs for nodes whose time was measured alone,
+#: ``free`` for nodes that run nothing.
+Source = Literal["learned", "roofline", "measured", "free"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from fusewise.schedule.errors import ModelError
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Node, Problem
 
-#: How far the compiler's own estimate of a node may be off, either way.
-_COMPILER_FACTOR = 2.0
 #: Kinds whose time is that of a finished kernel, not of a loop that is generated for the group.
 _FINISHED = frozenset({"extern", "template"})
 
@@ -168,7 +166,7 @@ class PlanCost:
             if more > 0.0:
                 sources.append("roofline")
         # The least certain part names the whole.
-        source = max(sources, key=("measured", "compiler", "roofline").index)
+        source = max(sources, key=("measured", "roofline").index)
         return GroupCost(tuple(names), us, low, high, source)
 
     def _finished_node(self, node: Node) -> tuple[float, float, Source]:
@@ -176,7 +174,5 @@ class PlanCost:
         measured = self._extern_us.get(node.signature)
         if measured is not None:
             return measured, 1.0, "measured"
-        if node.compiler_us > 0.0:
-            return node.compiler_us, _COMPILER_FACTOR, "compiler"
         us = float(roofline_us(self.featurizer.batch([(node.name,)]), self.profile)[0])
         return us, INTERVAL_FACTOR, "roofline"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from fusewise.costmodel.geometry import STAYS, Walk, walk
-from fusewise.schedule.problem import Access, AccessKind
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fusewise.costmodel.geometry import STAYS, Walk, walk
+from fusewise.schedule.problem import Access, AccessKind
 
 
 def access(index: str, *, kind: AccessKind = "contiguous", itemsize: int = 4) -> Access:
@@ -49,7 +50,10 @@ def access(index: str, *, kind: AccessKind = "contiguous", itemsize: int = 4) ->
             id="pairs, each twice",
         ),
         pytest.param(
-            "ModularIndexing(i0, 1, 8) : 64", (64,), Walk(1, 1, 8, True, False), id="round and round"
+            "ModularIndexing(i0, 1, 8) : 64",
+            (64,),
+            Walk(1, 1, 8, True, False),
+            id="round and round",
         ),
         pytest.param("7 : ", (64,), STAYS, id="one element"),
     ],

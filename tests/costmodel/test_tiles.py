@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fusewise.costmodel.tiles import Hint, tile_of
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fusewise.costmodel.tiles import Hint, tile_of
 
 pytest.importorskip("triton", reason="Inductor keeps its block sizes in Triton's terms")
 heuristics = pytest.importorskip("torch._inductor.runtime.triton_heuristics")
@@ -27,7 +28,11 @@ def configs(rows: int, length: int, hint: str) -> list[tuple[int, int]]:
     """Block sizes that Inductor would try for a looped reduction."""
     found = heuristics._reduction_configs(
         size_hints={"x": _power(rows), "r0_": _power(length)},
-        inductor_meta={"reduction_hint": hints.ReductionHint[hint], "num_load": 2, "num_reduction": 1},
+        inductor_meta={
+            "reduction_hint": hints.ReductionHint[hint],
+            "num_load": 2,
+            "num_reduction": 1,
+        },
         triton_meta={"device": H200},
     )
     return [(c.kwargs["XBLOCK"], c.kwargs["R0_BLOCK"]) for c in found]
