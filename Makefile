@@ -30,7 +30,7 @@ endif
 # and `import datasets` finds a room in place of the package of that name.
 RUN := PYTHONSAFEPATH=1 $(PY)
 
-.PHONY: help install demo test gpu-test lint types contracts clean toolchain
+.PHONY: help install demo test slow-test gpu-test lint types contracts clean toolchain
 # The checks of the machine come before the install, with -j too.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -48,6 +48,9 @@ demo: toolchain $(READY)  ## collect, train and compile two models on this CPU; 
 # One process: most of the time goes into C++ compilers, which run in parallel already.
 test: toolchain $(READY)  ## all tests that this machine can run
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+slow-test: toolchain $(READY)  ## the tests that `test` leaves out since they take long
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile -m slow $(ARGS)
 
 gpu-test: toolchain $(READY)  ## the tests that need an NVIDIA GPU
 	@$(RUN) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \

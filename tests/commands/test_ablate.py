@@ -18,6 +18,7 @@ def _ablate(invoke: Invoke, target: str, home: Path, *more: object) -> Result:
     return invoke("ablate", target, "--store", home / "ablated.duckdb", *limits, *more)
 
 
+@pytest.mark.slow
 def test_json_and_plot(invoke: Invoke, targets: Path, home: Path, tmp_path: Path) -> None:
     plot = tmp_path / "stages.svg"
     result = _ablate(invoke, f"{targets}:training", home, "--json", "--plot", plot)

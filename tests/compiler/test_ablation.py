@@ -271,6 +271,7 @@ def test_memory_is_what_a_program_allocates(effort: Callable[..., Effort]) -> No
     assert _stage(found.stages, "everything").peak_bytes == pytest.approx(3 * matrix, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_graph_that_draws_numbers(effort: Callable[..., Effort]) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return functional.dropout(x.relu(), 0.5, training=True) * 2
@@ -285,6 +286,7 @@ def test_a_graph_that_draws_numbers(effort: Callable[..., Effort]) -> None:
     assert all(stage.us is not None for stage in found.stages)
 
 
+@pytest.mark.slow
 def test_what_a_rewrite_is_worth(effort: Callable[..., Effort]) -> None:
     """A padded product and an attention written out: graphs that rewriting changes."""
 
@@ -298,6 +300,7 @@ def test_what_a_rewrite_is_worth(effort: Callable[..., Effort]) -> None:
     assert (kept.kernels, kept.extern_calls) != (gone.kernels, gone.extern_calls)
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_leaves_the_others(
     effort: Callable[..., Effort], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_the_plan_is_in_the_package(
     assert report.chosen is not None and report.chosen.schedule == planned.schedule
 
 
+@pytest.mark.slow
 def test_without_a_plan_it_is_predicted(
     exported: torch.export.ExportedProgram, store: Path, tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_group_is_named_in_several_ways(norms: ExplainedGraph, store: Path) ->
     assert (plus.fusion.a, plus.fusion.b) == (pair.a, pair.b)
 
 
+@pytest.mark.slow
 def test_measured_kernels_and_counterfactual(norms: ExplainedGraph, store: Path) -> None:
     group = max(norms.groups, key=lambda g: len(g.nodes)).nodes
     wish = Wish(store=store, measure=True, why=Question(group[0], group[-1]))

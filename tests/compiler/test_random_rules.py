@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def keeps(problem: Problem, group: Sequence[str], given: RuleSet, unkept: Sequen
         assert not bounds or len(group) <= bounds[-1]
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     name=st.sampled_from(["layer_norm", "softmax", "statistics", "cross_entropy", "mutation"]),

@@ -51,7 +51,7 @@ def make_chain(key: str, rng: np.random.Generator, length: int = 12) -> Problem:
     n = int(2 ** rng.uniform(10, 21))
 
     def touch(name: str) -> Access:
-        return Access(name, "contiguous", n, 4 * n, 4, 1, "d0")
+        return Access(name, "contiguous", n, 4 * n, 4, 1, f"i0 : {n}")
 
     nodes, buffers, dependencies = [], [Buffer("arg0", 4 * n, "float32", True, False, ("op0",))], []
     for i in range(length):

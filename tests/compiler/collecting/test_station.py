@@ -23,7 +23,7 @@ class Timing:
     lost = 0
     held_s = 0.0
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         self.act: Callable[[PreparedGraph], Batch] = lambda graph: Batch(graph.item, graphs=1)
 
     def time(self, graph: PreparedGraph) -> Batch:
