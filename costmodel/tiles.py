@@ -27,6 +27,13 @@ _PERSISTENT_ROWS: Final = (1, 8, 32, 128)
 _HELD: Final[dict[Hint, int]] = {"inner": 1024, "outer": 64, "tuned": 64}
 #: Reductions no longer than this, or with so many results for each multiprocessor, get no hint.
 _SHORT, _MANY_RESULTS = 32, 64
+#: Inductor's hints; one that is not here was not kept, and is guessed.
+_HINTS: Final[dict[str, Hint]] = {
+    "inner": "inner",
+    "outer": "outer",
+    "outer_tiny": "tuned",
+    "default": "tuned",
+}
 _PLAIN_INDEX = re.compile(r"i\d+ : \d+")
 
 
@@ -51,6 +58,8 @@ def reduction_hint(node: Node, cores: int) -> Hint:
     """What Inductor takes a reduction for on a device of so many multiprocessors."""
     if all(_PLAIN_INDEX.fullmatch(a.index) for a in node.reads if a.kind != "opaque"):
         return "inner"
+    if node.hint in _HINTS:
+        return _HINTS[node.hint]
     if node.numel == 1:
         return "inner"
     if node.rnumel <= _SHORT or node.numel >= cores * _MANY_RESULTS:

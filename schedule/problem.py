@@ -68,6 +68,9 @@ class Node(msgspec.Struct, frozen=True):
     flops: int
     #: Hash of everything that decides the code of this node alone, names left out.
     signature: str
+    #: What the compiler goes by when it cuts a reduction on a GPU into blocks, in its own words:
+    #: ``inner``, ``outer``, ``outer_tiny`` or ``default``; "" for other nodes and where unknown.
+    hint: str = ""
     # What a user knows each of ``origins`` by, "" where unknown. Of the same length as ``origins``,
     # or empty in problems that were stored before these were kept.
     #: Path of the innermost module that it is in, as in ``named_modules()``.

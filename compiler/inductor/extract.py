@@ -111,6 +111,7 @@ def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
         compiler_us=0.0 if kind == "nop" else _compiler_us(node),
         flops=0 if generated else int(node.estimate_flops() or 0),
         signature=_signature(node, kind, ranges, reduction_type, reads, writes, operators),
+        hint=_hint(node),
         modules=tuple(module_path(origin) for origin in origins),
         fx_names=tuple(origin.name for origin in origins),
         sources=tuple(source_line(origin) for origin in origins),
@@ -138,6 +139,12 @@ def _kind(node: _SchedulerNode) -> NodeKind:
 def _reduction_type(node: _SchedulerNode) -> str:
     data = getattr(node.node, "data", None)
     return str(getattr(data, "reduction_type", "") or "")
+
+
+def _hint(node: _SchedulerNode) -> str:
+    """The reduction hint of a node on a GPU: not in its loops, but it decides the block sizes."""
+    hint = getattr(getattr(node.node, "data", None), "reduction_hint", None)
+    return hint.name.lower() if hint is not None and node.is_reduction() and node.is_gpu() else ""
 
 
 def _ranges(node: _SchedulerNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -255,6 +262,7 @@ def _signature(
     body = getattr(node, "_body", None)
     code = _body_code(body) if body is not None else str(origins)
     text = repr((kind, str(node.get_device()), ranges, reduction_type, accesses, code))
+    text += _hint(node)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -53,6 +53,16 @@ def test_chain_has_its_nodes_buffers_and_dependencies(live: Any, device: str) ->
     assert sum(b.is_output for b in problem.buffers) == 2
 
 
+def test_reductions_on_a_gpu_tell_their_hint(live: Any, device: str) -> None:
+    def totals(x: Any) -> Any:
+        return x.sum(1), x.sum(0)
+
+    problem = _problem(live, totals, live.Make(device, torch.float32).tensor(64, 4096))
+    hints = {node.hint for node in problem.nodes}
+    assert hints == ({""} if device == "cpu" else hints & {"inner", "outer", "default"})
+    assert device == "cpu" or "inner" in hints
+
+
 def test_every_kind_of_access_is_told_apart(live: Any, device: str) -> None:
     def touch(x: Any, y: Any, row: Any, ids: Any, table: Any, sums: Any) -> Any:
         return x.t() + y + row, table[ids] * 2, sums.index_add(0, ids, table[:8])

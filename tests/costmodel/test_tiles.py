@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusewise.costmodel.tiles import Hint, tile_of
+from fusewise.costmodel.tiles import Hint, reduction_hint, tile_of
+from fusewise.schedule.problem import Access, Node
 
 pytest.importorskip("triton", reason="Inductor keeps its block sizes in Triton's terms")
 heuristics = pytest.importorskip("torch._inductor.runtime.triton_heuristics")
@@ -21,6 +23,26 @@ H200 = hints.DeviceProperties(
     regs_per_multiprocessor=65536,
     max_threads_per_multi_processor=2048,
     warp_size=32,
+)
+
+
+REDUCTION = Node(
+    name="op0",
+    kind="reduction",
+    device="cuda:0",
+    numel=256,
+    rnumel=4096,
+    ranges=((256,), (4096,)),
+    reduction_type="sum",
+    reads=(),
+    writes=(),
+    ops=(),
+    origins=(),
+    source="",
+    order=0,
+    compiler_us=0.0,
+    flops=0,
+    signature="",
 )
 
 
@@ -69,6 +91,23 @@ def test_blocks_cover_the_loops(rows: int, length: int, hint: Hint, loads: int) 
     assert tile.programs * across >= rows
     assert tile.turns * tile.along >= length
     assert not tile.persistent or tile.turns == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [("inner", "inner"), ("outer", "outer"), ("default", "tuned"), ("outer_tiny", "tuned")],
+)
+def test_a_hint_that_was_kept_is_taken(told: str, expected: str) -> None:
+    read = Access("x", "strided", 1 << 20, 1 << 22, 4, 256, "i0 + 256*i1 : 256, 4096")
+    node = msgspec.structs.replace(REDUCTION, reads=(read,), hint=told)
+    assert reduction_hint(node, CORES) == expected
+
+
+def test_a_hint_is_guessed_from_how_the_largest_reads_lie() -> None:
+    across = Access("x", "strided", 1 << 20, 1 << 22, 4, 256, "i0 + 256*i1 : 256, 4096")
+    padded = Access("x", "contiguous", 1 << 20, 1 << 22, 4, 1, "8192*i0 + i1 : 256, 4096")
+    assert reduction_hint(msgspec.structs.replace(REDUCTION, reads=(across,)), CORES) == "outer"
+    assert reduction_hint(msgspec.structs.replace(REDUCTION, reads=(padded,)), CORES) == "inner"
 
 
 def test_short_rows_are_held_whole() -> None:
