@@ -18,7 +18,7 @@ import click
 import torch
 from compare import described_machine, outcomes
 from contestants import BASELINE, copy_home
-from table import geomean
+from table import between_marks, geomean
 from workloads import CASES, matching
 
 from fusewise.compiler.ablating.backend import STAGE
@@ -103,12 +103,12 @@ def write_into(page: Path, table: str) -> None:
     Raises:
         click.BadParameter: the page has no marks.
     """
-    text = page.read_text()
-    if _BEGIN not in text or _END not in text:
-        raise click.BadParameter(f"{page} has no {_BEGIN} and {_END}", param_hint="--page")
-    before, rest = text.split(_BEGIN, 1)
-    _, after = rest.split(_END, 1)
-    page.write_text(f"{before}{_BEGIN}\n{table}\n{_END}{after}")
+    try:
+        page.write_text(between_marks(page.read_text(), table, _BEGIN, _END))
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{page} has no {_BEGIN} and {_END}", param_hint="--page"
+        ) from error
 
 
 @click.command()

@@ -140,17 +140,17 @@ def _groups(graphs: Sequence[dict[str, Any]]) -> str:
     return f"{default} → {chosen}"
 
 
-def between_marks(text: str, section: str) -> str:
-    """``text`` with ``section`` between its marks.
+def between_marks(text: str, section: str, begin: str = _BEGIN, end: str = _END) -> str:
+    """``text`` with ``section`` between two marks, those of the README unless given.
 
     Raises:
         ValueError: a mark is missing.
     """
-    if _BEGIN not in text or _END not in text.partition(_BEGIN)[2]:
-        raise ValueError(f"it lacks the marks {_BEGIN} and {_END}")
-    before, _, rest = text.partition(_BEGIN)
+    if begin not in text or end not in text.partition(begin)[2]:
+        raise ValueError(f"it lacks the marks {begin} and {end}")
+    before, _, rest = text.partition(begin)
     body = f"\n{section}\n" if section else "\n"
-    return f"{before}{_BEGIN}{body}{_END}{rest.partition(_END)[2]}"
+    return f"{before}{begin}{body}{end}{rest.partition(end)[2]}"
 
 
 @click.command()

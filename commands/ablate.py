@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusewise.commands.options import duration, json_option, store_option, usable_device
+from fusewise.commands.options import (
+    duration,
+    json_option,
+    model_option,
+    store_option,
+    target_device_option,
+    usable_device,
+)
 from fusewise.commands.output import (
     microseconds,
     print_json,
@@ -64,13 +71,9 @@ interleaved run, on a GPU by replaying CUDA graphs. Nothing is kept and nothing 
     metavar="FILE",
     help="Also draw the stages, into a .png or .svg file.",
 )
-@click.option("--model", metavar="NAME", help="Name or file of the cost model.")
+@model_option
 @store_option
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    help="Move the program there first; default: where the target has it.",
-)
+@target_device_option
 @json_option
 def ablate(
     *,

@@ -154,7 +154,7 @@ def _train(store: Store, profile: DeviceProfile) -> Path:
         if len(store.kernel_samples(device_key=profile.key)) >= _LEAST_KERNELS:
             break
     start = time.monotonic()
-    report = train(store, profile, seed=_SEED)
+    report = train(store, profile, seed=_SEED).report
     click.echo(
         f"trained on {report.n_train} kernels in {time.monotonic() - start:.0f} s: median error "
         f"{_percent(report.model.median_error_5us)} above 5 µs, "

@@ -8,8 +8,10 @@ import click
 
 from fusewise.commands.options import (
     json_option,
+    model_option,
     new_or_existing_store,
     store_option,
+    target_device_option,
     usable_device,
 )
 from fusewise.commands.output import progress_bar
@@ -66,15 +68,9 @@ or in the store, else Inductor's own. Reasons are in docs/refusals.md; scores ar
     metavar="FILE",
     help="Rules that hold for it, as TOML or JSON: what they forbid has the reason `rule`.",
 )
-@click.option(
-    "--model", metavar="NAME", help="Name or file of the cost model; default: the newest."
-)
+@model_option
 @store_option
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    help="Move the program there first; default: where the target has it.",
-)
+@target_device_option
 @click.option(
     "--rows",
     type=click.IntRange(1),

@@ -41,6 +41,14 @@ store_option = click.option(
     help="Store file. Default: store.duckdb in FUSEWISE_HOME, or in your data folder.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+model_option = click.option(
+    "--model", metavar="NAME", help="Name or file of the cost model; default: the newest."
+)
+target_device_option = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="Move the program there first; default: where the target has it.",
+)
 seed_option = click.option(
     "--seed", type=int, default=0, show_default=True, help="Of everything drawn at random."
 )

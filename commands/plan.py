@@ -10,8 +10,10 @@ import msgspec
 
 from fusewise.commands.options import (
     json_option,
+    model_option,
     new_or_existing_store,
     store_option,
+    target_device_option,
     usable_device,
 )
 
@@ -40,14 +42,6 @@ def plan() -> None:
 
 _file = click.argument("file", type=click.Path(path_type=Path))
 _target = click.argument("target", metavar="TARGET")
-_model = click.option(
-    "--model", metavar="NAME", help="Name or file of the cost model; default: the newest."
-)
-_device = click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    help="Move the program there first; default: where the target has it.",
-)
 _rows = click.option(
     "--rows", type=click.IntRange(1), default=30, show_default=True, help="Most rows of a table."
 )
@@ -94,9 +88,9 @@ def diff(ctx: click.Context, *, first: Path, second: Path, rows: int, as_json: b
 @plan.command()
 @_file
 @_target
-@_model
+@model_option
 @store_option
-@_device
+@target_device_option
 @json_option
 @click.pass_context
 def check(
@@ -134,9 +128,9 @@ def check(
     help="On a changed graph carry over what still matches, Inductor's own elsewhere.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Plan file to write what was applied.")
-@_model
+@model_option
 @store_option
-@_device
+@target_device_option
 @json_option
 def apply(
     *,

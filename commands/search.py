@@ -12,9 +12,11 @@ import click
 from fusewise.commands.options import (
     duration,
     json_option,
+    model_option,
     new_or_existing_store,
     seed_option,
     store_option,
+    target_device_option,
     usable_device,
 )
 from fusewise.commands.output import microseconds, print_json, progress_bar, result_console
@@ -65,9 +67,7 @@ Ctrl-C ends the search and keeps the best so far; with --name the next search go
     help="Candidates to measure in each trial.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Plan file to write.")
-@click.option(
-    "--model", metavar="NAME", help="Name or file of the cost model; default: the newest."
-)
+@model_option
 @click.option(
     "--rules",
     "rule_file",
@@ -78,11 +78,7 @@ Ctrl-C ends the search and keeps the best so far; with --name the next search go
 @click.option("--name", help="Name to go on with this search by another time.")
 @seed_option
 @store_option
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    help="Move the program there first; default: where the target has it.",
-)
+@target_device_option
 @json_option
 def search(
     *,

@@ -36,7 +36,6 @@ from fusewise.compiler.survey import Predictor, survey_all
 from fusewise.datasets.store import default_store_path
 from fusewise.schedule.errors import OptionError, PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph, read_plan_file
-from fusewise.schedule.schedule import Candidate
 
 #: Parts of a graph's key that say the same of an exported program as of a compiled one.
 HOLDING_PARTS = ("versions", "device", "settings", "rules")
@@ -142,7 +141,7 @@ class _Compiler:
                 planned = self._planned(graph, key, self._plan)
             report.source = "plan file"
             report.nodes = len(planned.nodes)
-            report.chosen = _candidate(planned)
+            report.chosen = planned.candidate()
             report.candidates = [report.chosen]
         assert report.chosen is not None
         with report.phase("compile"):
@@ -213,15 +212,3 @@ def _differing_node(planned: PlannedGraph, live: LiveGraph) -> _Misfit | None:
         what = ", ".join(first.operations) or "of unknown operations"
         return _Misfit(0, f"node {first.name} ({what}) of the plan is not in the program")
     return None
-
-
-def _candidate(planned: PlannedGraph) -> Candidate:
-    schedule = planned.schedule
-    return Candidate(
-        schedule=schedule,
-        origin="plan file",
-        groups=len(schedule.plan.groups) if schedule.plan is not None else 0,
-        predicted_us=planned.predicted_us,
-        measured_us=planned.measured_us,
-        accepted=True,
-    )

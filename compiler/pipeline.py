@@ -173,15 +173,7 @@ class _Compile:
         if session.plan_file is not None:
             planned, reason = self._planned(key, session.plan_file)
             report.source = "plan file"
-            report.chosen = Candidate(
-                schedule=planned.schedule,
-                origin="plan file",
-                groups=len(planned.schedule.plan.groups) if planned.schedule.plan else 0,
-                predicted_us=planned.predicted_us,
-                measured_us=planned.measured_us,
-                accepted=True,
-                reason=reason,
-            )
+            report.chosen = planned.candidate(reason)
             report.candidates = [report.chosen]
             self._check_rules(report.chosen)
             return self._compile(report.chosen)

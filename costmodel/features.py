@@ -19,7 +19,7 @@ from fusewise.costmodel.feature_table import (
     Feature,
 )
 from fusewise.costmodel.interface import FloatArray
-from fusewise.costmodel.meeting import MET, Meeting
+from fusewise.costmodel.meeting import DISTINCT, MET, Meeting
 from fusewise.costmodel.operations import CLASSES
 from fusewise.costmodel.partials import (
     LARGEST,
@@ -52,7 +52,7 @@ def _columns(names: Iterable[str]) -> list[int]:
 _SUMMED_AT, _LARGEST_AT = _columns(SUMMED), _columns(LARGEST)
 _SMALLEST_AT, _MET_AT = _columns(SMALLEST), _columns(MET)
 _OPERATIONS_AT = _columns((*CLASSES, "flops"))
-_DISTINCT_AT = _columns(name for name in MET if name.startswith(("read_", "written_")))
+_DISTINCT_AT = _columns(DISTINCT)
 _TILE = ("programs", "turns", "tile", "tile_along", "persistent", "padding", "tuned")
 _TILE_AT = _columns(_TILE)
 _SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))

@@ -137,28 +137,6 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         return self.model_.predict(np.asarray(features, dtype=np.float64))
 
-    def log_error(
-        self,
-        features: FloatArray,
-        us: FloatArray,
-        held_features: FloatArray,
-        held_us: FloatArray,
-    ) -> FloatArray:
-        """Absolute log errors [m] on held-out kernels of trees fitted to others.
-
-        For cross-validation: no intervals, no range check, and the estimator stays as it was.
-
-        Raises:
-            ModelError: as :meth:`fit`.
-        """
-        check_features(features, "training data")
-        _check_targets(features, us)
-        base, held_base = roofline_us(features), roofline_us(held_features)
-        booster = self._train(design(features, base), np.log(us / base))
-        ratio = np.asarray(booster.predict(design(held_features, held_base), num_threads=1))
-        error: FloatArray = np.abs(ratio - np.log(held_us / held_base))
-        return error
-
     def _split(
         self, n: int, groups: Sequence[object] | npt.NDArray[Any] | None
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -21,8 +21,8 @@ from fusewise.schedule.problem import Access, Buffer, Node, Problem
 #: Bytes that memory moves at least: a cache line, and a sector of one.
 _LINE_BYTES: Final = {"cpu": 64, "cuda": 32}
 
-#: The columns, in the order of :meth:`Meeting.columns`.
-MET: Final = (
+#: Columns of distinct bytes that move, by the way that they are accessed.
+DISTINCT: Final = (
     "read_contiguous",
     "read_strided",
     "read_broadcast",
@@ -32,6 +32,10 @@ MET: Final = (
     "written_strided",
     "written_atomic",
     "written_other",
+)
+#: The columns, in the order of :meth:`Meeting.columns`.
+MET: Final = (
+    *DISTINCT,
     "line_bytes",
     "across_bytes",
     "runs",

@@ -18,6 +18,7 @@ import numpy as np
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
+from fusewise.costmodel.meeting import DISTINCT
 from fusewise.costmodel.partials import device_amounts
 from fusewise.schedule.errors import ModelError
 
@@ -43,17 +44,6 @@ _TENSOR_CORES: Final = 14.8
 _CPU_CHUNK: Final = 512.0
 #: Iterations that must be in flight on each multiprocessor to reach its full rate.
 _CUDA_IN_FLIGHT: Final = 2048.0
-_MAIN_BYTES: Final = (
-    "read_contiguous",
-    "read_strided",
-    "read_broadcast",
-    "read_gather",
-    "read_opaque",
-    "written_contiguous",
-    "written_strided",
-    "written_atomic",
-    "written_other",
-)
 #: Bytes that come from the cache: read before, or parts of a line that was fetched for another.
 _CACHE_BYTES: Final = ("cached", "reread", "line_bytes")
 _LOGARITHMIC: Final = frozenset(f.name for f in FEATURES if f.unit.startswith("log2"))
@@ -138,7 +128,7 @@ def roofline_parts(features: FloatArray, profile: DeviceProfile | None = None) -
     cuda = amount("is_cuda") > 0
     spread = np.maximum(np.where(cuda, amount("device_cores"), amount("device_threads")), 1.0)
 
-    main = sum((amount(name) for name in _MAIN_BYTES), np.zeros(len(features)))
+    main = sum((amount(name) for name in DISTINCT), np.zeros(len(features)))
     near = np.minimum(main, cache_bytes)
     memory = near / cache + (main - near) / copy
     memory += sum((amount(name) for name in _CACHE_BYTES), np.zeros(len(features))) / cache

@@ -61,3 +61,9 @@ class UnsupportedError(FusewiseError):
 
 class RuleError(FusewiseError):
     """A rule, or a file of rules, that cannot be understood."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its type."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

@@ -17,7 +17,7 @@ import msgspec
 
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import Plan, Step, StepKind
-from fusewise.schedule.schedule import SCHEMA, Choice, Schedule
+from fusewise.schedule.schedule import SCHEMA, Candidate, Choice, Schedule
 
 #: Arrays and objects of plain values stand on one line up to this width.
 _WIDTH: Final = 110
@@ -52,6 +52,19 @@ class PlannedGraph(msgspec.Struct, frozen=True, kw_only=True):
     measured_us: float | None = None
     #: Measured time of the compiler's own schedule beside it.
     default_us: float | None = None
+
+    def candidate(self, reason: str = "") -> Candidate:
+        """The schedule as what a graph is compiled by, with the times that were written down."""
+        plan = self.schedule.plan
+        return Candidate(
+            schedule=self.schedule,
+            origin="plan file",
+            groups=len(plan.groups) if plan is not None else 0,
+            predicted_us=self.predicted_us,
+            measured_us=self.measured_us,
+            accepted=True,
+            reason=reason,
+        )
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True):

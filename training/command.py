@@ -24,7 +24,7 @@ from fusewise.datasets.dataset import Dataset, load
 from fusewise.datasets.store import Store, default_store_path
 from fusewise.schedule.errors import FusewiseError, ModelError, OptionError, StoreError
 from fusewise.training.devices import choose_profile
-from fusewise.training.fit import Trained, train_in_full
+from fusewise.training.fit import Trained, train
 from fusewise.training.held_back import PARTS, held_back_curve
 from fusewise.training.judging import evaluate
 from fusewise.training.report import check_extra, write_report
@@ -141,7 +141,7 @@ def _work(
     if wanted.evaluate_only:
         trained = _evaluate(data, source, profile, wanted.model, progress)
     else:
-        trained = train_in_full(
+        trained = train(
             data,
             profile,
             seed=wanted.seed,

@@ -87,32 +87,6 @@ def train(
     base: str | None = None,
     curve: bool = False,
     progress: Progress = lambda _: None,
-) -> TrainingReport:
-    """The report of :func:`train_in_full`, which has the arguments."""
-    return train_in_full(
-        data,
-        profile,
-        seed=seed,
-        hold_out_families=hold_out_families,
-        tune_trials=tune_trials,
-        out=out,
-        base=base,
-        curve=curve,
-        progress=progress,
-    ).report
-
-
-def train_in_full(
-    data: Store | Dataset,
-    profile: DeviceProfile,
-    *,
-    seed: int = 0,
-    hold_out_families: Collection[str] = (),
-    tune_trials: int = 0,
-    out: Path | None = None,
-    base: str | None = None,
-    curve: bool = False,
-    progress: Progress = lambda _: None,
 ) -> Trained:
     """Train on kernels of the device of ``profile``, judge, save and record.
 

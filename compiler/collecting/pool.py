@@ -23,9 +23,8 @@ from fusewise.compiler.collecting.work import (
     PreparedGraph,
     Ready,
     Settings,
-    first_line,
 )
-from fusewise.schedule.errors import FusewiseError, MeasureError
+from fusewise.schedule.errors import FusewiseError, MeasureError, first_line
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from fusewise.compiler.alternatives import drawn
 from fusewise.compiler.collecting.durations import least_seconds
 from fusewise.compiler.collecting.plans import covering_plans, signatures
-from fusewise.compiler.collecting.work import Call, KernelRun, Settings, first_line
+from fusewise.compiler.collecting.work import Call, KernelRun, Settings
 from fusewise.compiler.inductor.choices import schedule_of, stage_of, variants
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, Program
@@ -30,7 +30,7 @@ from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import Featurizer
 from fusewise.datasets.rows import ScheduleRow
-from fusewise.schedule.errors import FusewiseError
+from fusewise.schedule.errors import FusewiseError, first_line
 from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.problem import Problem, group_signature

@@ -29,12 +29,11 @@ from fusewise.compiler.collecting.work import (
     PreparedGraph,
     Settings,
     Usage,
-    first_line,
 )
 from fusewise.compiler.inductor.toolchain import probed_vectors
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.registry import load_model
-from fusewise.schedule.errors import FusewiseError, MeasureError
+from fusewise.schedule.errors import FusewiseError, MeasureError, first_line
 
 log = logging.getLogger(__name__)
 

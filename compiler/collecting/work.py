@@ -177,9 +177,3 @@ class Usage:
             f"device: timing {share:.0%}, waiting {1 - share:.0%} of {self.elapsed:.0f} s; "
             f"{self.workers} workers: busy {busy:.0%}; {self.lost} processes lost"
         )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its type."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

@@ -28,14 +28,13 @@ from fusewise.compiler.collecting.work import (
     PreparedGraph,
     Ready,
     Settings,
-    first_line,
 )
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.registry import load_model
 from fusewise.datasets.corpora import on_device, open_corpus
 from fusewise.datasets.corpus import GraphSample
-from fusewise.schedule.errors import FusewiseError
+from fusewise.schedule.errors import FusewiseError, first_line
 
 log = logging.getLogger(__name__)
 

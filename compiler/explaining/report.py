@@ -104,7 +104,7 @@ class ExplainedGroup(msgspec.Struct, frozen=True, kw_only=True):
     predicted_us: float
     predicted_low_us: float
     predicted_high_us: float
-    #: What predicted it: ``learned``, ``roofline``, ``measured``, ``compiler`` or ``free``.
+    #: What predicted it: ``learned``, ``roofline``, ``measured`` or ``free``.
     predicted_by: str
     measured_us: float | None
     #: Name of the generated kernel, several with commas between; "" for a library call or where

@@ -103,15 +103,15 @@ def _dispatch_fuse_nodes() -> None:
         stock = functools.partial(original, self)
         # A subgraph (of torch.cond, of an autotuned choice) has a scheduler of its own inside the
         # compile of its parent; it is no part of the parent's problem and keeps Inductor's plan.
-        if interceptor is None or _is_subgraph():
+        if interceptor is None or is_subgraph(V.graph):
             return stock(nodes)
         return interceptor.fuse(self, nodes, stock)
 
     inductor_scheduler.Scheduler.fuse_nodes = fuse_nodes  # type: ignore[method-assign]
 
 
-def _is_subgraph() -> bool:
-    graph = V.graph
+def is_subgraph(graph: inductor_graph.GraphLowering) -> bool:
+    """Whether a graph is the inside of one operator of another: a branch, an autotuned choice."""
     return graph.name is not None or isinstance(graph, inductor_graph.SubgraphLowering)
 
 

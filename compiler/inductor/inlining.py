@@ -22,6 +22,7 @@ import torch.fx
 from torch._inductor import graph as inductor_graph
 from torch._inductor import ir
 
+from fusewise.compiler.inductor.hooks import is_subgraph
 from fusewise.compiler.inductor.lowered_values import (
     Lowering,
     Value,
@@ -93,12 +94,7 @@ def _dispatch_graph() -> None:
             return run(self, *args)
         # A subgraph, and the graph of what is constant, are lowered within the compile of theirs
         # and have other nodes under the same names.
-        nested = (
-            _lowering.get() is not None
-            or self.name is not None
-            or isinstance(self, inductor_graph.SubgraphLowering)
-            or self.is_const_graph
-        )
+        nested = _lowering.get() is not None or is_subgraph(self) or self.is_const_graph
         state = None if nested else Lowering(self, inlining.wanted, record=inlining.record)
         token = _lowering.set(state)
         try:

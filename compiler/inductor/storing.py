@@ -19,7 +19,8 @@ from torch._inductor import ir
 from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
-_COMPUTED = (ir.Pointwise, ir.Reduction, ir.Scan, ir.Sort)
+from fusewise.compiler.inductor.hooks import is_subgraph
+from fusewise.compiler.inductor.values import box_of, is_stored
 
 
 class Stored:
@@ -39,21 +40,15 @@ class Stored:
         before = len(graph.operations)
         result = lower()
         for value in pytree.tree_leaves(result):
-            box = _storage(value)
-            if box is not None and _device_type(box) == self._device_type:
+            box = box_of(value)
+            if box is None or is_stored(box):
+                continue
+            if _device_type(box) == self._device_type:
                 box.realize()
         node = V.graph.current_node
         for operation in graph.operations[before:]:
             self.operator[operation.get_operation_name()] = node.name
         return result
-
-
-def _storage(value: Any) -> ir.StorageBox | None:
-    """Where a lowered tensor, or what it is a view of, will be kept; None if it is kept already."""
-    while isinstance(value, ir.TensorBox | ir.BaseView):
-        value = value.data
-    computed = isinstance(value, ir.StorageBox) and isinstance(value.data, _COMPUTED)
-    return value if computed else None
 
 
 def _device_type(box: ir.StorageBox) -> str:
@@ -91,9 +86,7 @@ def _install() -> None:
         ) -> Any:
             stored = _active.get()
             lower = functools.partial(original, self, target, args, kwargs)
-            # A subgraph (a branch, an autotuned choice) is the inside of one operator.
-            inside = self.name is not None or isinstance(self, inductor_graph.SubgraphLowering)
-            return lower() if stored is None or inside else stored.store(self, lower)
+            return lower() if stored is None or is_subgraph(self) else stored.store(self, lower)
 
         inductor_graph.GraphLowering.call_function = call_function  # type: ignore[method-assign]
         _installed = True

@@ -24,6 +24,7 @@ from fusewise.compiler.measuring import cuda_timing
 from fusewise.compiler.measuring.quiet import Quiet
 from fusewise.compiler.measuring.runs import memory
 from fusewise.compiler.measuring.sampling import CallTimes, Effort, take_samples, undisturbed
+from fusewise.schedule.errors import first_line
 
 __all__ = ["CallTimes", "Effort", "KernelTimer", "undisturbed"]
 
@@ -122,7 +123,7 @@ class KernelTimer:
                 self._time(times, call, changed, repeat)
             except Exception as error:  # noqa: BLE001 - the program may well run all the same
                 times.samples.clear()
-                times.failure = f"timing it: {_told(error)}"
+                times.failure = f"timing it: {first_line(error)}"
                 self._recover()
         return call()
 
@@ -215,11 +216,6 @@ def _python_loop(call: Callable[[], Any]) -> Callable[[int], float]:
         return time.perf_counter() - start
 
     return repeat
-
-
-def _told(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
 def _changed(

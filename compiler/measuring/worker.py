@@ -49,6 +49,7 @@ from fusewise.compiler.measuring.runs import (
     put_back,
 )
 from fusewise.compiler.measuring.sent_graph import receive_graph
+from fusewise.schedule.errors import first_line
 from fusewise.search.gate import MARGIN
 from fusewise.search.interleave import interleave
 
@@ -224,7 +225,7 @@ class Worker:
                     self._keep(graph, outputs)
             except Exception as error:
                 name = (timer.calls[-1].kernel or "an extern call") if timer.calls else "its start"
-                raise RuntimeError(f"at {name}: {_one_line(error)}") from error
+                raise RuntimeError(f"at {name}: {first_line(error)}") from error
         return timer.calls
 
     def _load(self, program: ProgramJob, result: ProgramResult) -> Call | None:
@@ -234,7 +235,7 @@ class Worker:
             )
         except Exception as error:
             log.debug("candidate %s does not compile", program.id, exc_info=True)
-            result.failure = _one_line(error)
+            result.failure = first_line(error)
             return None
 
     def _ready(self, graph: _Prepared, call: Call, result: ProgramResult) -> _Loaded | None:
@@ -251,7 +252,7 @@ class Worker:
             return _Loaded(kind(call, graph.inputs, clobbered), outputs)
         except Exception as error:
             log.debug("candidate %s failed", result.id, exc_info=True)
-            result.failure = _one_line(error)
+            result.failure = first_line(error)
             return None
 
     def _keep(self, graph: _Prepared, outputs: Sequence[Any]) -> None:
@@ -295,11 +296,6 @@ def _judge(
                 relative_error(value, wanted)
                 for value, wanted in zip(program.outputs, reference, strict=True)
             ]
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
 def _resolution(value: Any) -> float:

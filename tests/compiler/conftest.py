@@ -7,6 +7,8 @@ surveyed, generated and run as often as a test wants without compiling the progr
 from __future__ import annotations
 
 import functools
+import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -42,6 +44,7 @@ from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Schedule
 
+_SCRIPT = Path(__file__).with_name("fresh_process.py")
 #: Relative error (L2) that rounding alone explains, by dtype of an output.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float64: 1e-12}
 
@@ -414,6 +417,23 @@ def device(request: pytest.FixtureRequest) -> str:
 def live() -> ModuleType:
     """This module: its programs, and how to capture more."""
     return sys.modules[__name__]
+
+
+@pytest.fixture(scope="session")
+def in_fresh_process() -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Runs requests one after the other in a process of their own: what it tells of each."""
+
+    def run(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        ran = subprocess.run(
+            [sys.executable, "-P", str(_SCRIPT), json.dumps(requests)],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=200,
+            check=True,
+        )
+        return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+
+    return run
 
 
 @pytest.fixture(scope="session")

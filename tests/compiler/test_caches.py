@@ -6,9 +6,6 @@ Two fresh processes after each other share every cache of Inductor's and the sto
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,23 +19,10 @@ from fusewise.compiler.inductor.driver import Applier
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Schedule
 
-_SCRIPT = Path(__file__).with_name("fresh_process.py")
-
-
-def _run(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    ran = subprocess.run(
-        [sys.executable, "-P", str(_SCRIPT), json.dumps(requests)],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=200,
-        check=True,
-    )
-    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-
 
 @pytest.fixture(scope="module")
 def processes(
-    tmp_path_factory: pytest.TempPathFactory, profiled: Path
+    tmp_path_factory: pytest.TempPathFactory, profiled: Path, in_fresh_process: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What two processes in a row tell, by name of the request."""
 
@@ -58,9 +42,11 @@ def processes(
     default = request("chain", "predict", predicted)
     alone = request("chain", "replay", predicted, **plan)
     trained = request("training", "measure", measured)
-    first = _run([default, alone | {"plan": default["options"]["fusewise.store"]}, trained])
+    first = in_fresh_process(
+        [default, alone | {"plan": default["options"]["fusewise.store"]}, trained]
+    )
     again = request("chain", "predict", other)
-    second = _run([alone, default, trained, again])
+    second = in_fresh_process([alone, default, trained, again])
     return (
         dict(zip(("default", "alone", "trained"), first, strict=True)),
         dict(zip(("alone", "default", "trained", "again"), second, strict=True)),

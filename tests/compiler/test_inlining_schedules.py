@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,23 +35,10 @@ from fusewise.schedule.plan_file import PlanFile, PlannedGraph, write_plan_file
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
 
-_SCRIPT = Path(__file__).with_name("fresh_process.py")
-
-
-def _process(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    ran = subprocess.run(
-        [sys.executable, "-P", str(_SCRIPT), json.dumps(requests)],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=200,
-        check=True,
-    )
-    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-
 
 @pytest.fixture(scope="module")
 def processes(
-    tmp_path_factory: pytest.TempPathFactory, profiled: Path
+    tmp_path_factory: pytest.TempPathFactory, profiled: Path, in_fresh_process: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two processes that replay the same plan files, which differ in verdicts on nodes only."""
     home = tmp_path_factory.mktemp("home")
@@ -74,8 +58,8 @@ def processes(
         name: request("replay", **{"fusewise.plan": str(home / f"{name}.json")}) for name in wanted
     }
     written = [replays[name] | {"plan": store, "nodes": wanted[name]} for name in wanted]
-    _, *first = _process([request("predict"), *written])
-    second = _process([replays[name] for name in reversed(replays)])
+    _, *first = in_fresh_process([request("predict"), *written])
+    second = in_fresh_process([replays[name] for name in reversed(replays)])
     return (
         dict(zip(replays, first, strict=True)),
         dict(zip(reversed(replays), second, strict=True)),
