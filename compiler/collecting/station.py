@@ -74,7 +74,7 @@ class Station:
         #: Parts of each item that are not through: the worker's share and each graph of it.
         self._open: Counter[Item] = Counter()
         self._failure: FusewiseError | None = None
-        environment = probed_vectors()
+        environment = probed_vectors() if device.type == "cpu" else {}
         self._start = time.monotonic()
         self._closing = threading.Event()
         self._batches: queue.SimpleQueue[Batch] = queue.SimpleQueue()

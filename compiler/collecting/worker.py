@@ -29,6 +29,7 @@ from fusewise.compiler.collecting.work import (
     Ready,
     Settings,
 )
+from fusewise.compiler.inductor.toolchain import trust_probes
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.registry import load_model
@@ -156,6 +157,7 @@ def main() -> None:
     # Whatever times comes first.
     os.nice(5)
     die_with_parent()
+    trust_probes()
     serve(Connection(int(sys.argv[1])))
 
 

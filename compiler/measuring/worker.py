@@ -23,6 +23,7 @@ import torch
 import torch.fx
 
 from fusewise.compiler.inductor.program import Call, forget_kernels, load_module, load_program
+from fusewise.compiler.inductor.toolchain import trust_probes
 from fusewise.compiler.measuring import cuda_timing
 from fusewise.compiler.measuring.device import (
     conditions,
@@ -346,6 +347,7 @@ def main() -> None:
     """Entry of the process: ``python -m fusewise.compiler.measuring.worker FD``."""
     # An interrupt from the terminal is meant for the parent, which ends this process if it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trust_probes()
     sys.exit(serve(Connection(int(sys.argv[1]))))
 
 
