@@ -265,7 +265,9 @@ def test_the_plan_is_in_the_package_on_a_gpu(tmp_path: Path) -> None:
         node for node in plan.graphs[0].nodes if "aten.addmm.default" not in node.operations
     ]
     launches = re.findall(
-        r"^\s*(?:call_|launchKernel\(kernels\.)triton_", _code(package), re.MULTILINE
+        r"^\s*(?:call_|launchKernel\(kernels\.)triton_",
+        _code(package, ".wrapper.cpp"),
+        re.MULTILINE,
     )
     assert len(launches) == len(generated)
     _same_results(package, "cuda")

@@ -14,6 +14,8 @@ from torch import nn
 
 import fusewise
 from fusewise.compiler.reports import GraphReport
+from fusewise.costmodel.device import device_profile
+from fusewise.costmodel.registry import load_model
 from fusewise.datasets.rows import decode_problem
 from fusewise.datasets.store import Store
 from fusewise.schedule.plan import unfused
@@ -66,7 +68,8 @@ def test_measuring_fills_the_report_and_the_store(
     (report,) = checked("inference")
     assert (report.mode, report.source, report.store) == ("measure", "measured", str(store))
     assert torch.device(report.device).type == device
-    assert report.model == "roofline"
+    profile = device_profile(torch.device(report.device), store.parent)
+    assert report.model == load_model(None, profile, store.parent).name
     default, other = (c for c in report.candidates if c.status == "measured")
     assert default.origin == "default" and other.origin != "default"
     for candidate in (default, other):
