@@ -70,10 +70,11 @@ def training():
 
 
 def inference():
-    def f(x, y):
-        return torch.layer_norm(x + y, (32,)).tanh(), (x * y).sum(-1)
+    # The last two have nothing in common but their size: on a GPU one launch may do both.
+    def f(x, y, z, w):
+        return torch.layer_norm(x + y, (32,)).tanh(), (x * y).sum(-1), z.exp(), w.sin()
 
-    return f, (torch.randn(24, 32), torch.randn(24, 32))
+    return f, tuple(torch.randn(24, 32) for _ in range(4))
 
 
 def tiny():
