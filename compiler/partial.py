@@ -38,19 +38,22 @@ class PartialPlan:
 def partial_plan(graph: GraphCompile, planned: PlannedGraph, key: str) -> PartialPlan:
     """What of a plan holds for a changed graph: choices, and groups that match by signature.
 
-    Choices about single nodes that are not there any more are left out.
+    Choices about single nodes that are not there any more are left out, and so are those about
+    kernels: they go by names that are of the other graph.
     """
     schedule = planned.schedule
-    choices = (*schedule.lowering, *schedule.codegen)
+    kernels = tuple(choice.name for choice in schedule.codegen if choice.of_part)
+    lost: tuple[str, ...] = ()
+    choices = (*schedule.lowering, *(c for c in schedule.codegen if not c.of_part))
     try:
-        return _partial_plan(graph, planned, key, choices)
+        found = _partial_plan(graph, planned, key, choices)
     except FusewiseError:
-        lost = tuple(choice for choice in choices if choice.of_node)
+        lost = tuple(choice.name for choice in choices if choice.of_part)
         if not lost:
             raise
-        kept = tuple(choice for choice in choices if not choice.of_node)
+        kept = tuple(choice for choice in choices if not choice.of_part)
         found = _partial_plan(graph, planned, key, kept)
-        return PartialPlan(found.schedule, found.carried, tuple(choice.name for choice in lost))
+    return PartialPlan(found.schedule, found.carried, (*lost, *kernels))
 
 
 def _partial_plan(

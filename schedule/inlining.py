@@ -138,7 +138,7 @@ def verdicts(choices: Iterable[Choice]) -> dict[str, Verdict]:
     """
     found: dict[str, Verdict] = {}
     for choice in choices:
-        if not choice.of_node:
+        if not choice.name.startswith(NODE):
             continue
         node = choice.name.removeprefix(NODE)
         for verdict in get_args(Verdict):

@@ -30,9 +30,9 @@ class Choice(msgspec.Struct, frozen=True, array_like=True, order=True):
     value: bool | int | float | str
 
     @property
-    def of_node(self) -> bool:
-        """Whether it decides about one node of the graph, and not about all of it."""
-        return self.name.startswith(NODE)
+    def of_part(self) -> bool:
+        """Whether it is about a node or a kernel, ``<kind>:<name>``, and not about the graph."""
+        return ":" in self.name
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,6 +77,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0
     #: Error against the high-precision reference, relative (L2), worst output.
     error: float | None = None
+    #: Most bytes allocated at one time, inputs included; None where it was not measured.
+    peak_bytes: int | None = None
     status: CandidateStatus = "predicted"
     #: Whether it may take the place of the default; the fastest that may is chosen.
     accepted: bool = False
@@ -100,9 +102,9 @@ def problem_key(graph_key: str, lowering: Sequence[Choice]) -> str:
     choices it is the graph's, whatever order they were made in. Choices about single nodes can be
     many, so only their hash is in it.
     """
-    named = [f"{c.name}={c.value}" for c in sorted(lowering, key=_name)]
-    of_nodes = [text for text in named if text.startswith(NODE)]
-    parts = [graph_key, *(text for text in named if not text.startswith(NODE))]
+    ordered = sorted(lowering, key=_name)
+    of_nodes = [f"{c.name}={c.value}" for c in ordered if c.of_part]
+    parts = [graph_key, *(f"{c.name}={c.value}" for c in ordered if not c.of_part)]
     if of_nodes:
         parts.append(f"nodes={hashlib.sha256(repr(of_nodes).encode()).hexdigest()[:16]}")
     return "-".join(parts)

@@ -1,7 +1,7 @@
 """Lowering and codegen choices: their names, values and what they mean to Inductor.
 
-One table. Beside what is in it, a schedule can only have choices about single nodes, which are no
-settings: see ``inlining``.
+Two tables. Choices about all of a graph are settings of Inductor's; those about single nodes and
+kernels are applied where Inductor comes to them: see ``inlining`` and ``kernel_choices``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, Literal
 from torch._inductor import config as inductor_config
 
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.kernel_choices import BLOCKS, COMBO
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.schedule import Choice, Schedule
+from fusewise.schedule.schedule import NODE, Choice, Schedule
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,24 @@ class ChoiceKind:
     settings: tuple[str, ...]
     #: Values worth trying beside Inductor's own.
     values: tuple[bool | int, ...]
+    devices: tuple[str, ...]
+    meaning: str
+    #: Whether the cost model, which sees a graph before code is generated, can tell what it does.
+    #: What it cannot is tried on what was chosen otherwise.
+    predictable: bool = True
+    #: Whether the settings hold only while the code of a kernel is written. Elsewhere Inductor
+    #: would go by them to time things while it generates code, and come to other code each time.
+    in_kernels: bool = False
+
+
+@dataclass(frozen=True)
+class PartKind:
+    """A decision about a node or a kernel; ``<prefix><name>`` is the name of the choice."""
+
+    prefix: str
+    stage: Literal["lowering", "codegen"]
+    #: What it may be, in words.
+    values: str
     devices: tuple[str, ...]
     meaning: str
 
@@ -75,7 +94,28 @@ CHOICES: tuple[ChoiceKind, ...] = (
         ("combo_kernels", "benchmark_combo_kernel"),
         (True,),
         ("cuda",),
-        "run independent small kernels in one launch",
+        "run independent kernels in one launch, wherever Inductor finds any",
+        predictable=False,
+    ),
+    ChoiceKind(
+        "pointwise_autotune",
+        "codegen",
+        ("max_autotune_pointwise",),
+        (True,),
+        ("cuda",),
+        "compile every kernel with several block sizes and take the fastest",
+        predictable=False,
+        in_kernels=True,
+    ),
+    ChoiceKind(
+        "coordinate_descent",
+        "codegen",
+        ("coordinate_descent_tuning",),
+        (True,),
+        ("cuda",),
+        "change the block sizes of every kernel one by one as long as that is faster",
+        predictable=False,
+        in_kernels=True,
     ),
     ChoiceKind(
         "fuse_across_tilings",
@@ -95,7 +135,43 @@ CHOICES: tuple[ChoiceKind, ...] = (
     ),
 )
 
+PART_CHOICES: tuple[PartKind, ...] = (
+    PartKind(
+        NODE,
+        "lowering",
+        "store, inline",
+        ("cpu", "cuda"),
+        "store the value of a node, or compute it in each of its users",
+    ),
+    PartKind(
+        COMBO,
+        "codegen",
+        "other kernels",
+        ("cuda",),
+        "run these kernels in one launch",
+    ),
+    PartKind(
+        BLOCKS,
+        "codegen",
+        "autotune, descent",
+        ("cuda",),
+        "how the block sizes of one kernel are found",
+    ),
+)
+
 _BY_NAME = {kind.name: kind for kind in CHOICES}
+_BY_PREFIX = {kind.prefix: kind for kind in PART_CHOICES}
+#: Settings that hold where kernels are put together as a schedule says, those that this Inductor
+#: has. Sets are kept as they are: nothing is left out for its memory, for a benchmark, or for the
+#: distance of its kernels.
+_COMBINED: dict[str, Any] = {
+    "combo_kernels": True,
+    "benchmark_combo_kernel": False,
+    "combo_kernels_pointwise_only": False,
+    "combo_kernel_peak_memory_increase_gb": None,
+    "combo_kernel_peak_memory_pct_threshold": None,
+    "combo_kernel_max_distance": -1,
+}
 #: Settings whose value is not the choice's own.
 _TRANSLATED: dict[str, dict[Any, Any]] = {
     # Inductor's test of profitability of a combo kernel benchmarks at compile time; measuring
@@ -107,24 +183,36 @@ _TRANSLATED: dict[str, dict[Any, Any]] = {
 
 
 def config_patches(choices: Iterable[Choice]) -> dict[str, Any]:
-    """Inductor settings for ``choices``; those about single nodes have none.
+    """Inductor settings for ``choices``; those about single nodes and kernels say little there.
 
     Raises:
         PlanError: a choice that this fusewise or this Inductor does not know.
     """
+    return _patches(choices, in_kernels=False)
+
+
+def kernel_patches(choices: Iterable[Choice]) -> dict[str, Any]:
+    """Inductor settings for ``choices`` while it writes the code of kernels.
+
+    Raises:
+        PlanError: as for :func:`config_patches`.
+    """
+    return _patches(choices, in_kernels=True)
+
+
+def _patches(choices: Iterable[Choice], *, in_kernels: bool) -> dict[str, Any]:
     patches: dict[str, Any] = {}
     known = inductor_config.get_config_copy()
     for choice in choices:
-        if choice.of_node:
+        if choice.of_part:
+            if _part_kind(choice).prefix == COMBO and not in_kernels:
+                patches |= {name: value for name, value in _COMBINED.items() if name in known}
             continue
         kind = _BY_NAME.get(choice.name)
         if kind is None:
-            near = difflib.get_close_matches(choice.name, _BY_NAME, n=1)
-            raise PlanError(
-                f"unknown choice {choice.name!r}" + (f", nearest is {near[0]!r}" if near else ""),
-                subject="schedule",
-                remedy=f"use one of {', '.join(sorted(_BY_NAME))}",
-            )
+            raise _unknown(choice.name, _BY_NAME)
+        if kind.in_kernels is not in_kernels:
+            continue
         present = [setting for setting in kind.settings if setting in known]
         if not present:
             raise PlanError(
@@ -137,14 +225,37 @@ def config_patches(choices: Iterable[Choice]) -> dict[str, Any]:
     return patches
 
 
+def _part_kind(choice: Choice) -> PartKind:
+    prefix = choice.name[: choice.name.index(":") + 1]
+    if prefix not in _BY_PREFIX:
+        raise _unknown(prefix, _BY_PREFIX)
+    return _BY_PREFIX[prefix]
+
+
+def _unknown(name: str, known: Iterable[str]) -> PlanError:
+    near = difflib.get_close_matches(name, known, n=1)
+    return PlanError(
+        f"unknown choice {name!r}" + (f", nearest is {near[0]!r}" if near else ""),
+        subject="schedule",
+        remedy=f"use one of {', '.join(sorted(known))}",
+    )
+
+
 def variants(device_type: str) -> list[tuple[Choice, ...]]:
-    """Single choices that differ from Inductor's own and apply to the device, one at a time."""
-    return [
-        (Choice(kind.name, value),)
-        for kind in CHOICES
-        if device_type in kind.devices
-        for value in kind.values
-    ]
+    """Single choices that differ from Inductor's own and apply to the device, one at a time.
+
+    Those of which the cost model can tell what they do: see :func:`unpredictable`.
+    """
+    return _single(kind for kind in CHOICES if kind.predictable and device_type in kind.devices)
+
+
+def unpredictable(device_type: str) -> list[tuple[Choice, ...]]:
+    """Like :func:`variants`, those that change nothing that the cost model sees."""
+    return _single(kind for kind in CHOICES if not kind.predictable and device_type in kind.devices)
+
+
+def _single(kinds: Iterable[ChoiceKind]) -> list[tuple[Choice, ...]]:
+    return [(Choice(kind.name, value),) for kind in kinds for value in kind.values]
 
 
 def schedule_of(choices: Iterable[Choice], plan: Plan | None) -> Schedule:
@@ -159,4 +270,4 @@ def schedule_of(choices: Iterable[Choice], plan: Plan | None) -> Schedule:
 
 def stage_of(choice: Choice) -> Literal["lowering", "codegen"]:
     """Whether a choice acts before or after fusion."""
-    return "lowering" if choice.of_node else _BY_NAME[choice.name].stage
+    return (_part_kind(choice) if choice.of_part else _BY_NAME[choice.name]).stage

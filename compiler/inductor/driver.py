@@ -27,14 +27,15 @@ from torch._inductor.exc import InductorError
 from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.choices import config_patches
-from fusewise.compiler.inductor.combos import combined_by
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.inlining import Inlining
+from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.state import GraphState
+from fusewise.compiler.inductor.tuning import check_tuned, tuned_as_measured
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import InliningDecision, verdicts
 from fusewise.schedule.plan import Plan
@@ -126,6 +127,7 @@ class Applier(Interceptor):
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
         """See :class:`Interceptor`."""
+        check_tuned()
         self.program = Program(source, dict(graph.constants), changed_settings())
 
 
@@ -175,7 +177,7 @@ class GraphCompile:
         with (
             self.settings(schedule),
             inlining.active(),
-            combined_by(rules),
+            kernels_by(schedule or Schedule(), rules),
             _cache_tag(tag),
             prebuilt(library),
         ):
@@ -224,7 +226,7 @@ class GraphCompile:
             self.settings(schedule),
             inductor_config.patch(uncached),
             inlining.active(),
-            combined_by(self.rules),
+            kernels_by(schedule, self.rules),
             intercept(interceptor),
         ):
             try:
@@ -315,7 +317,7 @@ def _cache_tag(tag: str) -> Iterator[None]:
         return
     compiler_config: Any = torch.compiler.config
     user_tag = compiler_config.cache_key_tag
-    with compiler_config.patch(cache_key_tag=f"{user_tag}{tag}"):
+    with compiler_config.patch(cache_key_tag=f"{user_tag}{tag}"), tuned_as_measured():
         yield
 
 

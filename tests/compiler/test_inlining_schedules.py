@@ -263,7 +263,7 @@ def test_values_alike_are_offered_together_and_the_survey_tries_them(
             return survey_all(graph.compile, predictor, key="k", kind="inference", budget_s=None)
 
     surveys = looked()
-    of_nodes = [s for s in surveys if any(choice.of_node for choice in s.choices)]
+    of_nodes = [s for s in surveys if any(choice.of_part for choice in s.choices)]
     assert of_nodes
     assert {c for s in of_nodes for c in s.choices} <= {c for a in offered for c in a.choices}
     for found in of_nodes:

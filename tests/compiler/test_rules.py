@@ -134,7 +134,7 @@ def test_every_candidate_keeps_the_rules(compiled: Compiled, store: Path) -> Non
     problem = stored_problem(store, report)
     rulings = Rulings(problem, given)
     assert report.rules is not None and report.rules.unmatched == ()
-    own = [c for c in report.candidates if not any(x.of_node is False for x in c.schedule.lowering)]
+    own = [c for c in report.candidates if not any(x.of_part is False for x in c.schedule.lowering)]
     assert own
     for candidate in own:
         assert candidate.schedule.plan is not None

@@ -1,0 +1,35 @@
+"""What a schedule decides about the kernels of its plan, put in force for one compile.
+
+Collects the ways in: launches that several kernels share, and the tuning of block sizes. Each has
+a file of its own, and none knows of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fusewise.compiler.inductor.choices import kernel_patches
+from fusewise.compiler.inductor.combos import combined_by
+from fusewise.compiler.inductor.tuning import tuned
+from fusewise.schedule.kernel_choices import combos, tunings
+from fusewise.schedule.rules import RuleSet
+from fusewise.schedule.schedule import Schedule
+
+
+@contextmanager
+def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
+    """Have what is generated in this context follow the codegen choices of a schedule.
+
+    Args:
+        schedule: whose choices about kernels hold.
+        rules: the user's, for kernels that Inductor would put into one launch.
+
+    Raises:
+        PlanError: a choice is none, or not legal in this graph.
+    """
+    with (
+        combined_by(rules, combos(schedule.codegen)),
+        tuned(kernel_patches(schedule.codegen), tunings(schedule.codegen)),
+    ):
+        yield

@@ -1,0 +1,158 @@
+"""Block sizes: which kernels Inductor tunes, and that what was tuned is what runs.
+
+Inductor tunes a kernel when it first runs it and keeps what it found beside the kernel's source,
+under a key that holds the cache tag. Candidates are first run in the measuring process, so a
+program under a plan has to look under that process's tag: with one of its own it would tune again,
+and might come to other block sizes than those that were timed.
+
+Inductor's methods are replaced once a process by dispatchers that ask context variables: with
+nothing active in this context, Inductor acts as if fusewise were not there.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.runtime.autotune_cache import AutotuneCache
+
+from fusewise.schedule.errors import PlanError
+from fusewise.schedule.kernel_choices import Tuning
+
+#: What Inductor reads when it writes the metadata of a kernel that is tuned so.
+_SETTINGS: dict[Tuning, dict[str, Any]] = {
+    "autotune": {"max_autotune_pointwise": True},
+    "descent": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
+}
+
+
+class _Wanted:
+    """Settings for all kernels, tunings by a node of the kernel, and which found their kernel."""
+
+    def __init__(self, settings: Mapping[str, Any], tunings: Mapping[str, Tuning]) -> None:
+        self.settings = dict(settings)
+        self.tunings = dict(tunings)
+        self.found: set[str] = set()
+
+    def settings_of(self, kernel: Any) -> dict[str, Any]:
+        """What holds while the code of a kernel is written."""
+        names = _nodes(kernel) & self.tunings.keys()
+        self.found |= names
+        settings = dict(self.settings)
+        for name in names:
+            settings |= _SETTINGS[self.tunings[name]]
+        return settings
+
+
+_wanted: ContextVar[_Wanted | None] = ContextVar("fusewise_tunings", default=None)
+_as_measured: ContextVar[bool] = ContextVar("fusewise_as_measured", default=False)
+_lock = threading.Lock()
+_installed: set[str] = set()
+
+
+@contextmanager
+def tuned(settings: Mapping[str, Any], tunings: Mapping[str, Tuning]) -> Iterator[None]:
+    """Have kernels that are generated in this context tuned.
+
+    Args:
+        settings: of Inductor's, for the code of all kernels.
+        tunings: for the kernels of these nodes.
+    """
+    if not settings and not tunings:
+        yield
+        return
+    _install("kernels", _dispatch_kernels)
+    token = _wanted.set(_Wanted(settings, tunings))
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+def check_tuned() -> None:
+    """See that each node whose kernel is to be tuned was in one. For when all code is generated.
+
+    Raises:
+        PlanError: one was not; names it.
+    """
+    wanted = _wanted.get()
+    if wanted is None:
+        return
+    for name in sorted(wanted.tunings.keys() - wanted.found):
+        raise PlanError(
+            f"no Triton kernel is generated for {name!r}, so there is nothing to tune",
+            subject="schedule",
+            remedy="leave the choice out, or search again",
+        )
+
+
+@contextmanager
+def tuned_as_measured() -> Iterator[None]:
+    """Have kernels of this context take the block sizes that the measuring process found."""
+    _install("keys", _dispatch_keys)
+    token = _as_measured.set(True)
+    try:
+        yield
+    finally:
+        _as_measured.reset(token)
+
+
+def _install(what: str, dispatch: Any) -> None:
+    with _lock:
+        if what not in _installed:
+            dispatch()
+            _installed.add(what)
+
+
+def _dispatch_keys() -> None:
+    original = AutotuneCache._prepare_key
+
+    @functools.wraps(original)
+    def prepare_key(filename: str) -> str:
+        if not _as_measured.get():
+            return original(filename)
+        compiler_config: Any = torch.compiler.config
+        # That of a process in which nothing was set: those that measure, and that compile.
+        with compiler_config.patch(cache_key_tag=os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")):
+            return original(filename)
+
+    AutotuneCache._prepare_key = staticmethod(prepare_key)  # type: ignore[method-assign]
+
+
+def _dispatch_kernels() -> None:
+    from torch._inductor.codegen.triton import TritonKernel
+    from torch._inductor.codegen.triton_combo_kernel import ComboKernel
+
+    for kernel_class in (TritonKernel, ComboKernel):
+        _dispatch_codegen(kernel_class)
+
+
+def _dispatch_codegen(kernel_class: Any) -> None:
+    original = kernel_class.codegen_kernel
+
+    @functools.wraps(original)
+    def codegen_kernel(self: Any, *args: Any, **kwargs: Any) -> Any:
+        wanted = _wanted.get()
+        settings = {} if wanted is None else wanted.settings_of(self)
+        with inductor_config.patch(settings) if settings else nullcontext():
+            return original(self, *args, **kwargs)
+
+    kernel_class.codegen_kernel = codegen_kernel
+
+
+def _nodes(kernel: Any) -> set[str]:
+    """Names of the scheduler nodes in a kernel, or in all kernels of one launch."""
+    kernels = getattr(kernel, "sub_kernels", None) or [kernel]
+    return {
+        str(node.get_name())
+        for one in kernels
+        if getattr(one, "features", None) is not None
+        for node in one.features.scheduler_nodes()
+    }
