@@ -125,8 +125,8 @@ def own_caches(folder: Path, store: Path | None) -> Iterator[Path]:
 
     home = folder / "home"
     copy_home(store, home)
-    kept_variables = {name: os.environ.get(name) for name in _variables(folder)}
-    os.environ.update(_variables(folder))
+    kept_variables = {name: os.environ.get(name) for name in cache_variables(folder)}
+    os.environ.update(cache_variables(folder))
     clear_caches()
     try:
         yield home
@@ -139,7 +139,8 @@ def own_caches(folder: Path, store: Path | None) -> Iterator[Path]:
         clear_caches()
 
 
-def _variables(folder: Path) -> dict[str, str]:
+def cache_variables(folder: Path) -> dict[str, str]:
+    """Variables by which all compile caches are in ``folder``."""
     inductor = folder / "inductor"
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(inductor),

@@ -1,0 +1,103 @@
+"""One first step of one workload in a process of its own, under a clock.
+
+Started by ``compile_times`` with the folder of the compile caches in the environment. Prints one
+JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import torch
+from contestants import compiled, contestant
+from steps import Step
+from workloads import CASES
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be done, as it stands in the argument of the process."""
+
+    case: str
+    device: str
+    contestant: str
+    #: Folder of the store; fusewise works in it.
+    home: str
+    #: Whether something small is compiled by stock Inductor first, so that what every process
+    #: does once (imports, compilers looked for) is no part of the time.
+    settled: bool
+
+
+def main() -> None:
+    """Do what the order in the first argument says."""
+    order = msgspec.json.decode(sys.argv[1], type=Order)
+    case = next(case for case in CASES if case.name == order.case)
+    device = torch.device("cuda", 0) if order.device == "cuda" else torch.device(order.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    program = case.build(device)
+    if order.settled:
+        _settle(device)
+    step = Step(program, compiled(program.function, contestant(order.contestant), Path(order.home)))
+    processor = _processor_s()
+    began = time.perf_counter()
+    step.run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    told = {
+        "seconds": seconds,
+        "processor_s": _processor_s() - processor,
+        "graphs": _graphs() if "fusewise" in sys.modules else [],
+    }
+    print(json.dumps(told), flush=True)
+
+
+def _settle(device: torch.device) -> None:
+    def small(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp() + 1).sum(-1)
+
+    with torch.no_grad():
+        torch.compile(small)(torch.ones(64, 64, device=device))
+    torch._dynamo.reset()
+
+
+def _processor_s() -> float:
+    """Processor time of this process and of all that it has started, in seconds."""
+    own = psutil.Process()
+    found = own.cpu_times()
+    total = found.user + found.system + found.children_user + found.children_system
+    for child in own.children(recursive=True):
+        try:
+            of_child = child.cpu_times()
+        except psutil.Error:
+            continue
+        total += of_child.user + of_child.system
+        total += of_child.children_user + of_child.children_system
+    return float(total)
+
+
+def _graphs() -> list[dict[str, Any]]:
+    import fusewise
+
+    return [
+        {
+            "kind": report.kind,
+            "nodes": report.nodes,
+            "source": report.source,
+            "fallback": report.fallback,
+            "chosen": None if report.chosen is None else report.chosen.origin,
+            "measured": sum(c.status == "measured" for c in report.candidates),
+            "seconds": report.seconds,
+        }
+        for report in fusewise.reports()
+    ]
+
+
+if __name__ == "__main__":
+    main()
