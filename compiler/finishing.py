@@ -1,0 +1,220 @@
+"""The last touch: what the cost model cannot see, tried on the schedule that was chosen.
+
+Which launches are shared and how block sizes are found changes nothing that is predicted, so these
+choices have no place in the first contest. They are tried in a second one on its winner, few where
+a program waits for its compile. What is worth trying is the search room's to say, and the gate's is
+the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fusewise.compiler.contest import generate_distinct, hold
+from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.measuring.client import measuring_process
+from fusewise.compiler.measuring.job import GraphJob, GraphResult
+from fusewise.compiler.notices import warn_once
+from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.survey import Predictor, Survey
+from fusewise.schedule.errors import MeasureError
+from fusewise.schedule.schedule import Candidate, Schedule
+from fusewise.search.finishing import Finishes, Offer, on_top
+from fusewise.search.gate import GateResult, judge
+
+_Entry = tuple[Candidate, Program]
+#: Seconds that have to be left for a second contest to begin.
+_LEAST_S = 3.0
+#: Seconds of what is left for each kernel that is tuned by coordinate descent: it compiles a dozen
+#: variants of the kernel, one after the other.
+_DESCENT_S = 12.0
+
+
+def may_finish(predictor: Predictor) -> bool:
+    """Whether a second contest can follow on a device."""
+    return predictor.profile.kind == "cuda"
+
+
+def finish(
+    report: GraphReport,
+    entries: Sequence[_Entry],
+    surveys: Sequence[Survey],
+    predictor: Predictor,
+    graph: GraphCompile,
+    job: GraphJob,
+    seconds: float,
+) -> dict[str, float]:
+    """Try a few more choices on what the report says is chosen, and take them if they are faster.
+
+    The measuring process is to have kept the graph. Where nothing is tried it lets go of it.
+
+    Args:
+        report: with the outcome of the first contest, which is carried on.
+        entries: its candidates with their programs, the default first.
+        surveys: of the graph.
+        predictor: that they rest on.
+        graph: the graph.
+        job: as the measuring process knows it.
+        seconds: that may be spent.
+
+    Returns:
+        The conditions under which times were taken; empty where none were.
+    """
+    if not may_finish(predictor):
+        return {}
+    chosen = report.chosen
+    assert chosen is not None
+    standing = next(e for e in entries if e[0].schedule == chosen.schedule)
+    offers = _offers(surveys, predictor, chosen.schedule, seconds)
+    made: list[_Entry] = []
+    if offers:
+        with report.phase("generate"):
+            made, dropped = _made(graph, entries[0][1], chosen, offers)
+            report.candidates += dropped
+    if not made:
+        measuring_process(job.device).let_go()
+        return {}
+    rivals = [entries[0]] if standing is entries[0] else [entries[0], standing]
+    try:
+        with report.phase("finish"):
+            result = hold(job, [*rivals, *made], seconds)
+    except MeasureError as error:
+        # What was chosen stands.
+        warn_once(f"block sizes and launches were left as they are: {error}")
+        return {}
+    report.seconds |= {f"finish.{name}": value for name, value in result.seconds.items()}
+    settle_finish(report, [candidate for candidate, _ in (*rivals, *made)], len(rivals), result)
+    return result.conditions
+
+
+def _offers(
+    surveys: Sequence[Survey], predictor: Predictor, schedule: Schedule, seconds: float
+) -> list[Offer]:
+    if seconds < _LEAST_S or schedule.plan is None:
+        return []
+    for survey in surveys:
+        if any(candidate.schedule == schedule for candidate in survey.candidates):
+            finishes = Finishes(schedule.plan, predictor.plans(survey.problem))
+            return finishes.few(int(seconds / _DESCENT_S))
+    return []
+
+
+def finished(chosen: Candidate, offer: Offer) -> Candidate:
+    """The candidate with an offer on top; the prediction is that of what it is based on."""
+    schedule = chosen.schedule
+    return Candidate(
+        schedule=msgspec.structs.replace(schedule, codegen=on_top(schedule.codegen, offer)),
+        origin="finish",
+        groups=chosen.groups,
+        predicted_us=chosen.predicted_us,
+        predicted_low_us=chosen.predicted_low_us,
+        predicted_high_us=chosen.predicted_high_us,
+        reason=offer.reason,
+    )
+
+
+def _made(
+    graph: GraphCompile, default: Program, chosen: Candidate, offers: Sequence[Offer]
+) -> tuple[list[_Entry], list[Candidate]]:
+    candidates = [finished(chosen, offer) for offer in offers]
+    return generate_distinct(graph, default, candidates, len(candidates))
+
+
+def settle_finish(
+    report: GraphReport, candidates: Sequence[Candidate], rivals: int, result: GraphResult
+) -> None:
+    """Judge the second contest and carry its outcome into the report.
+
+    What stood after the first contest has to win again. What is built on it takes its place only
+    if it is faster than that, too: a schedule that says more has to be worth it.
+
+    Args:
+        report: with the outcome of the first contest.
+        candidates: those of the second one: the default, what stood if that is another one, and
+            what is built on it.
+        rivals: how many of them were there before: one or two.
+        result: what was measured.
+    """
+    programs = result.programs
+    if programs[0].failure:
+        warn_once(f"Inductor's own program failed when it was timed again: {programs[0].failure}")
+        return
+    times = [program.samples for program in programs]
+    errors = [program.errors for program in programs]
+    gate = judge(times, errors, resolutions=result.resolutions)
+    marked = [
+        msgspec.structs.replace(
+            candidate,
+            error=max(program.errors, default=None),
+            **({"status": "failed", "reason": program.failure} if program.failure else {}),
+        )
+        for candidate, program in zip(gate.mark(candidates, times), programs, strict=True)
+    ]
+    best = gate.chosen
+    if rivals > 1 and gate.rulings[1].accepted:
+        # Errors are held against the default's, times against those of what stood.
+        over = judge(
+            [times[1], *times[rivals:]],
+            [errors[0], *errors[rivals:]],
+            resolutions=result.resolutions,
+        )
+        marked[rivals:] = _not_better(marked[rivals:], over)
+        best = rivals + over.chosen - 1
+        if over.chosen == 0 or not marked[best].accepted:
+            best = 1
+    report.candidates = _carried(report.candidates, marked, rivals)
+    chosen = marked[best].schedule
+    report.chosen = next(c for c in report.candidates if c.schedule == chosen)
+    report.source = "measured"
+
+
+def _not_better(marked: Sequence[Candidate], over: GateResult) -> list[Candidate]:
+    """Candidates, those that do not beat what they are built on with that as the reason."""
+    return [
+        candidate
+        if ruling.accepted or not candidate.accepted
+        else msgspec.structs.replace(
+            candidate,
+            accepted=False,
+            reason=f"not faster than what it is built on: {ruling.reason}",
+        )
+        for candidate, ruling in zip(marked, over.rulings[1:], strict=True)
+    ]
+
+
+def _carried(
+    before: Sequence[Candidate], marked: Sequence[Candidate], rivals: int
+) -> list[Candidate]:
+    """The candidates of both contests, times brought to the default's in the first one.
+
+    Drift from one contest to the next hits the default alike.
+    """
+    again = {candidate.schedule: candidate for candidate in marked[:rivals]}
+    default = next(c for c in before if c.baseline)
+    own = again[default.schedule]
+    scale = 1.0
+    if default.measured_us is not None and own.measured_us is not None:
+        scale = default.measured_us / own.measured_us
+    kept = []
+    for candidate in before:
+        second = again.get(candidate.schedule)
+        if second is None:
+            kept.append(candidate)
+        elif candidate.measured_us is None:
+            kept.append(second)
+        elif not second.accepted:
+            kept.append(
+                msgspec.structs.replace(
+                    candidate, accepted=False, reason=f"timed again: {second.reason}"
+                )
+            )
+        else:
+            kept.append(candidate)
+    return [*kept, *(_scaled(candidate, scale) for candidate in marked[rivals:])]
+
+
+def _scaled(candidate: Candidate, scale: float) -> Candidate:
+    us = candidate.measured_us
+    return msgspec.structs.replace(candidate, measured_us=None if us is None else us * scale)

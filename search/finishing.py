@@ -1,0 +1,260 @@
+"""What is worth trying on a chosen plan that the cost model cannot see: launches and block sizes.
+
+A prediction is of the kernels of a plan, each in a launch of its own, with the block sizes that the
+compiler's rule of thumb gives. Which launches to share and which kernels to tune is therefore
+offered by rules that rest on predicted times, each with the reason, and decided by measuring.
+Measures and compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fusewise.costmodel.plan_cost import PlanCost
+from fusewise.costmodel.roofline import roofline_us
+from fusewise.schedule.kernel_choices import Tuning, blocks_choice, combo_choice
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.problem import group_signature
+from fusewise.schedule.schedule import Choice
+
+#: Kinds of nodes whose kernels are tuned, and can share a launch.
+_LOOPS: Final = frozenset({"pointwise", "reduction"})
+#: A kernel is small if it takes no more than so many launches' time: then the launch is a part of
+#: it that counts, and it hardly fills the device.
+_SMALL: Final = 6.0
+#: Kernels of one launch. Beyond it the compiler's own sets do not go either.
+MOST_IN_LAUNCH: Final = 8
+#: Reductions over more than this are launched apart from shorter ones.
+_LONG_REDUCTION: Final = 2048
+#: Part of the roofline's rate that a well tuned kernel reaches.
+_REACHED: Final = 0.9
+#: Part of a kernel's time that tuning takes off at most, from experience.
+_MOST_GAIN: Final = 0.15
+#: Part of a plan's time that an offer has to promise: the gate takes no gain below one percent.
+_LEAST_SHARE: Final = 0.01
+#: Part of a plan's time that a kernel is worth tuning for, whatever the model thinks of it, and
+#: the part from which each block size is tried by itself.
+_MUCH, _MOST_OF_IT = 0.10, 0.25
+#: Different kernels that are tuned in one candidate, and that are by coordinate descent: each step
+#: of it compiles a kernel and waits.
+_MOST_TUNED, _MOST_DESCENDED = 6, 2
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Codegen choices to try on a plan."""
+
+    choices: tuple[Choice, ...]
+    #: What they might save, by a rough estimate; microseconds.
+    gain_us: float
+    #: Why they are offered.
+    reason: str
+
+    def __add__(self, other: Offer) -> Offer:
+        return Offer(
+            tuple(sorted((*self.choices, *other.choices))),
+            self.gain_us + other.gain_us,
+            f"{self.reason}; {other.reason}",
+        )
+
+
+@dataclass(frozen=True)
+class PlannedKernel:
+    """A generated kernel of a plan."""
+
+    names: tuple[str, ...]
+    us: float
+    #: What it would take well tuned, at the least.
+    least_us: float
+    signature: str
+    #: Kernels that may share a launch have it in common.
+    family: tuple[str, bool, bool]
+    #: Elements that it goes through.
+    iterations: int
+
+    @property
+    def gain_us(self) -> float:
+        """What tuning might save."""
+        return min(max(self.us - self.least_us, 0.0), _MOST_GAIN * self.us)
+
+
+class Finishes:
+    """Offers for one plan on one device."""
+
+    def __init__(self, plan: Plan, cost: PlanCost) -> None:
+        self._plan = plan
+        self._problem = cost.problem
+        self._launch_us = cost.profile.launch_us
+        costs = cost.breakdown(plan)
+        self.total_us = sum(group.us for group in costs)
+        generated = [group for group in costs if self._is_loop(group.names)]
+        least = roofline_us(
+            cost.featurizer.batch([group.names for group in generated]), cost.profile
+        )
+        self.kernels = [
+            self._kernel(group.names, group.us, float(us) / _REACHED)
+            for group, us in zip(generated, least, strict=True)
+        ]
+
+    def _is_loop(self, names: Collection[str]) -> bool:
+        kinds = {self._problem.node_by_name[name].kind for name in names} - {"nop"}
+        return bool(kinds) and kinds <= _LOOPS
+
+    def _kernel(self, names: tuple[str, ...], us: float, least_us: float) -> PlannedKernel:
+        nodes = [self._problem.node_by_name[name] for name in names]
+        reductions = [node.rnumel for node in nodes if node.kind == "reduction"]
+        return PlannedKernel(
+            names,
+            us,
+            least_us,
+            group_signature(self._problem, names),
+            (nodes[0].device, bool(reductions), max(reductions, default=1) > _LONG_REDUCTION),
+            max(node.numel * node.rnumel for node in nodes),
+        )
+
+    def few(self, most_descended: int = _MOST_DESCENDED) -> list[Offer]:
+        """At most two offers, for when every try is waited for.
+
+        Kernels that are worth it are tuned; then, small kernels share launches as well.
+
+        Args:
+            most_descended: different kernels to tune by coordinate descent, at most.
+        """
+        tuned, together = self.tuned(most_descended), self.together()
+        if tuned is None or together is None:
+            return [offer for offer in (tuned, together) if offer is not None]
+        return [tuned, tuned + together]
+
+    def tuned(self, most_descended: int = _MOST_DESCENDED) -> Offer | None:
+        """Block sizes of the kernels that the model sees a gain in, or that take much of the time.
+
+        None where the others take so much that this cannot count.
+        """
+        worth = [
+            kernels
+            for kernels in self._alike()
+            if sum(k.gain_us for k in kernels) > _LEAST_SHARE * self.total_us / 2
+            or sum(k.us for k in kernels) > _MUCH * self.total_us
+        ][:_MOST_TUNED]
+        gain = sum(k.gain_us for kernels in worth for k in kernels)
+        possible = sum(_MOST_GAIN * k.us for kernels in worth for k in kernels)
+        if possible < _LEAST_SHARE * self.total_us:
+            return None
+        choices: list[Choice] = []
+        descended = 0
+        for kernels in worth:
+            share = sum(k.us for k in kernels) / self.total_us
+            tuning: Tuning = "autotune"
+            if share > _MOST_OF_IT and descended < most_descended:
+                tuning, descended = "descent", descended + 1
+            choices += [blocks_choice(k.names[0], tuning) for k in kernels]
+        share = sum(k.us for kernels in worth for k in kernels) / self.total_us
+        return Offer(
+            tuple(sorted(choices)),
+            gain,
+            f"{len(worth)} different kernels that take {share:.0%} of the time are tuned",
+        )
+
+    def each_tuned(self) -> list[Offer]:
+        """One offer for each different kernel, the one that takes most time first."""
+        return [
+            Offer(
+                tuple(blocks_choice(k.names[0], "descent") for k in kernels),
+                sum(k.gain_us for k in kernels),
+                f"{len(kernels)} kernels of {kernels[0].us:.1f} us",
+            )
+            for kernels in self._alike()
+        ]
+
+    def _alike(self) -> list[list[PlannedKernel]]:
+        """Kernels by their code, those that take most time together first."""
+        alike: dict[str, list[PlannedKernel]] = defaultdict(list)
+        for kernel in self.kernels:
+            alike[kernel.signature].append(kernel)
+        return sorted(alike.values(), key=lambda ks: (-sum(k.us for k in ks), ks[0].names))
+
+    def together(self) -> Offer | None:
+        """Small independent kernels in common launches; None where that cannot count."""
+        offers = self.each_together()
+        if not offers:
+            return None
+        gain = sum(offer.gain_us for offer in offers)
+        if gain < _LEAST_SHARE * self.total_us:
+            return None
+        kernels = sum(len(_members(offer.choices[0])) for offer in offers)
+        return Offer(
+            tuple(sorted(choice for offer in offers for choice in offer.choices)),
+            gain,
+            f"{kernels} small kernels in {len(offers)} launches",
+        )
+
+    def each_together(self, most: int = MOST_IN_LAUNCH) -> list[Offer]:
+        """One offer for each set of small kernels, ``most`` in one.
+
+        Kernels of a set are as deep in the graph as each other, so none needs another, and no two
+        sets need each other.
+        """
+        small = {k.names[0]: k for k in self.kernels if k.us <= _SMALL * self._launch_us}
+        families: dict[object, list[PlannedKernel]] = defaultdict(list)
+        for at, depth in enumerate(self._depths()):
+            kernel = small.get(self._plan.groups[at][0])
+            if kernel is not None:
+                families[(depth, *kernel.family)].append(kernel)
+        offers = []
+        for members in families.values():
+            # Kernels of like size keep each other busy; equal ones are neighbours.
+            members.sort(key=lambda k: (k.iterations, k.signature))
+            for start in range(0, len(members), most):
+                part = members[start : start + most]
+                if len(part) > 1:
+                    offers.append(self._set(part))
+        return offers
+
+    def _set(self, kernels: Sequence[PlannedKernel]) -> Offer:
+        order = {group[0]: at for at, group in enumerate(self._plan.groups)}
+        names = sorted((k.names[0] for k in kernels), key=lambda name: order[name])
+        return Offer(
+            (combo_choice(names),),
+            (len(names) - 1) * self._launch_us,
+            f"{len(names)} kernels of {sum(k.us for k in kernels) / len(kernels):.1f} us",
+        )
+
+    def _depths(self) -> list[int]:
+        """For each group of the plan, the longest way to it from where nothing is needed."""
+        at = self._plan.group_of()
+        needs: list[set[int]] = [set() for _ in self._plan.groups]
+        for dep in self._problem.dependencies:
+            user, needed = at[dep.consumer], at[dep.producer]
+            if user != needed:
+                needs[user].add(needed)
+        return _longest(needs)
+
+
+def _longest(needs: Sequence[Collection[int]]) -> list[int]:
+    users: list[list[int]] = [[] for _ in needs]
+    for user, needed in enumerate(needs):
+        for other in needed:
+            users[other].append(user)
+    waiting = [len(needed) for needed in needs]
+    depth = [0] * len(needs)
+    ready = [at for at, n in enumerate(waiting) if n == 0]
+    while ready:
+        at = ready.pop()
+        for user in users[at]:
+            depth[user] = max(depth[user], depth[at] + 1)
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                ready.append(user)
+    return depth
+
+
+def _members(choice: Choice) -> list[str]:
+    return [choice.name, *str(choice.value).split()]
+
+
+def on_top(codegen: Iterable[Choice], offer: Offer) -> tuple[Choice, ...]:
+    """The codegen choices of a schedule with those of an offer."""
+    return tuple(sorted({*codegen, *offer.choices}))

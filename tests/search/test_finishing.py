@@ -1,0 +1,142 @@
+"""What is offered beyond predictions: launches for small kernels, tuning for those that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.plan_cost import PlanCost
+from fusewise.costmodel.roofline import Roofline
+from fusewise.schedule.kernel_choices import combos, tunings
+from fusewise.schedule.plan import is_acyclic, unfused
+from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
+from fusewise.schedule.schedule import Choice
+from fusewise.search.finishing import MOST_IN_LAUNCH, Finishes, on_top
+
+GPU = DeviceProfile(
+    key="cuda-test",
+    kind="cuda",
+    name="test",
+    threads=270_000,
+    copy_gbs=4000.0,
+    gather_gbs=140.0,
+    flops_gfs=50_000.0,
+    transcendental_gops=900.0,
+    launch_us=1.0,
+    cache_bytes=60 << 20,
+    cores=132,
+    cache_gbs=8000.0,
+)
+SMALL, LARGE = 4096, 1 << 26
+
+
+def kernel(name: str, numel: int, rnumel: int = 1, kind: str = "pointwise") -> Node:
+    def access(buffer: str, n: int) -> Access:
+        return Access(buffer, "contiguous", n, 4 * n, 4, 1, "d0")
+
+    return Node(
+        name=name,
+        kind=kind,  # type: ignore[arg-type]
+        device="cuda:0",
+        numel=numel,
+        rnumel=rnumel,
+        ranges=((numel,), (rnumel,) if rnumel > 1 else ()),
+        reduction_type="sum" if kind == "reduction" else "",
+        reads=(access(f"in_{name}", numel * rnumel),),
+        writes=(access(f"buf_{name}", numel),),
+        ops=(("load", 1), ("add", 1), ("store", 1)),
+        origins=(),
+        source="",
+        order=0,
+        compiler_us=0.0,
+        flops=10**12 if kind == "extern" else 0,
+        signature=f"{kind} {numel} {rnumel}",
+        hint="inner" if kind == "reduction" else "",
+    )
+
+
+def finishes(nodes: Sequence[Node], *needs: tuple[str, str]) -> Finishes:
+    buffers = [Buffer(f"buf_{n.name}", 4 * n.numel, "float32", False, True, ()) for n in nodes]
+    inputs = [
+        Buffer(f"in_{n.name}", 4 * n.numel * n.rnumel, "float32", True, False, (n.name,))
+        for n in nodes
+    ]
+    dependencies = tuple(Dependency(user, made, f"buf_{made}") for made, user in needs)
+    problem = Problem(
+        "key", "inference", tuple(nodes), (*inputs, *buffers), dependencies, possible_fusions=()
+    )
+    plan = unfused([node.name for node in nodes])
+    assert is_acyclic(problem, plan.groups)
+    return Finishes(plan, PlanCost(problem, GPU, Roofline(GPU)))
+
+
+def test_small_kernels_of_one_depth_share_launches() -> None:
+    first = [kernel(f"a{i}", SMALL) for i in range(5)]
+    second = [kernel(f"b{i}", SMALL) for i in range(3)]
+    found = finishes([*first, *second], ("a0", "b0"), ("a1", "b1"), ("a2", "b2"))
+    offer = found.together()
+    assert offer is not None
+    assert combos(offer.choices) == (("a0", "a1", "a2", "a3", "a4"), ("b0", "b1", "b2"))
+    assert offer.gain_us == pytest.approx(6 * GPU.launch_us)
+    assert "8 small kernels in 2 launches" in offer.reason
+
+
+def test_launches_hold_so_many_kernels_and_no_more() -> None:
+    nodes = [kernel(f"op{i}", SMALL) for i in range(MOST_IN_LAUNCH + 3)]
+    sizes = [len(combos(o.choices)[0]) for o in finishes(nodes).each_together()]
+    assert sizes == [MOST_IN_LAUNCH, 3]
+    (all_of_them,) = finishes(nodes).each_together(most=64)
+    assert len(combos(all_of_them.choices)[0]) == len(nodes)
+
+
+def test_large_kernels_extern_ones_and_other_kinds_stay_apart() -> None:
+    nodes = [
+        kernel("large0", LARGE),
+        kernel("large1", LARGE),
+        kernel("mm", SMALL, kind="extern"),
+        kernel("mm2", SMALL, kind="extern"),
+        kernel("alone", SMALL),
+        kernel("row0", 64, 512, "reduction"),
+        kernel("row1", 64, 256, "reduction"),
+        kernel("long", 4, 8192, "reduction"),
+    ]
+    sets = [combos(offer.choices)[0] for offer in finishes(nodes).each_together()]
+    assert sets == [("row0", "row1")]
+
+
+def test_what_cannot_count_is_not_offered() -> None:
+    nodes = [kernel("mm", SMALL, kind="extern"), kernel("a", SMALL), kernel("b", SMALL)]
+    found = finishes(nodes)
+    assert found.total_us > 1000 and len(found.kernels) == 2
+    assert found.few() == []
+    assert found.each_together() != [] and found.each_tuned() != []
+
+
+def test_kernels_that_take_the_time_are_tuned_each_code_once() -> None:
+    nodes = [kernel("large0", LARGE), kernel("large1", LARGE), kernel("small", SMALL)]
+    offer = finishes(nodes).tuned()
+    assert offer is not None
+    assert tunings(offer.choices) == {"large0": "descent", "large1": "descent"}
+    assert "1 different kernels" in offer.reason
+    quick = finishes(nodes).tuned(most_descended=0)
+    assert quick is not None and set(tunings(quick.choices).values()) == {"autotune"}
+
+
+def test_few_are_one_on_top_of_the_other() -> None:
+    nodes = [kernel(f"op{i}", SMALL) for i in range(12)]
+    nodes += [kernel(f"large{i}", LARGE >> i) for i in range(4)]
+    few = finishes(nodes).few()
+    # Twelve launches of a microsecond are nothing beside the large ones.
+    assert [bool(combos(offer.choices)) for offer in few] == [False]
+    tuned, both = finishes(nodes[:12] + [kernel("medium", 1 << 20)]).few()
+    assert tunings(both.choices) == tunings(tuned.choices) and combos(both.choices)
+    assert not combos(tuned.choices) and both.gain_us > tuned.gain_us
+
+
+def test_an_offer_is_added_to_what_is_chosen_already() -> None:
+    offer = finishes([kernel("a", SMALL), kernel("b", SMALL)]).each_together()[0]
+    own = Choice("loop_ordering", False)
+    assert on_top((own,), offer) == tuple(sorted((own, *offer.choices)))
+    assert on_top(offer.choices, offer) == offer.choices
