@@ -130,7 +130,7 @@ def test_few_are_one_on_top_of_the_other() -> None:
     few = finishes(nodes).few()
     # Twelve launches of a microsecond are nothing beside the large ones.
     assert [bool(combos(offer.choices)) for offer in few] == [False]
-    tuned, both = finishes(nodes[:12] + [kernel("medium", 1 << 20)]).few()
+    tuned, both = finishes([*nodes[:12], kernel("medium", 1 << 20)]).few()
     assert tunings(both.choices) == tunings(tuned.choices) and combos(both.choices)
     assert not combos(tuned.choices) and both.gain_us > tuned.gain_us
 
