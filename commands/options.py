@@ -33,6 +33,15 @@ def duration(text: str) -> float:
     return seconds
 
 
+def duration_or_none(text: str) -> float:
+    """As :func:`duration`, and 0 for no time at all.
+
+    Raises:
+        BadParameter: it is no duration.
+    """
+    return 0.0 if re.fullmatch(r"0+(\.0+)?[smh]?", text.strip()) else duration(text)
+
+
 store_option = click.option(
     "--store",
     "store_path",

@@ -18,7 +18,7 @@ from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Kernel, Predictor, Survey, default_candidate
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate, Schedule
-from fusewise.search.gate import judge
+from fusewise.search.gate import GateResult, judge
 from fusewise.search.shortlist import shortlist
 
 #: Candidates that a prediction chooses among, Inductor's own included.
@@ -135,8 +135,8 @@ def compile_default(
         return output, graph.generate(schedule or Schedule())
 
 
-def settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphResult) -> None:
-    """Judge the contest and write its outcome into the report.
+def settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphResult) -> GateResult:
+    """Judge the contest and write its outcome into the report; what the gate said.
 
     Raises:
         MeasureError: Inductor's own program could not be run there.
@@ -158,9 +158,11 @@ def settle(report: GraphReport, candidates: Sequence[Candidate], result: GraphRe
         msgspec.structs.replace(
             candidate,
             error=max(program.errors, default=None),
+            peak_bytes=program.peak_bytes,
             **({"status": "failed", "reason": program.failure} if program.failure else {}),
         )
         for candidate, program in zip(marked, programs, strict=True)
     ]
     report.chosen = report.candidates[gate.chosen]
     report.source = "measured"
+    return gate

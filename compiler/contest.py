@@ -152,10 +152,20 @@ def hold(
     job: GraphJob,
     programs: Sequence[tuple[Candidate, Program]],
     budget_s: float,
+    *,
+    memory: bool = False,
+    more: bool = False,
 ) -> GraphResult:
     """Time the candidates, Inductor's own first, in the measuring process of the device.
 
     The job is best announced before (:func:`announce`): it then is ready by now.
+
+    Args:
+        job: the graph.
+        programs: candidates with their programs.
+        budget_s: seconds for building and timing them.
+        memory: whether the most memory that each needs is wanted, too.
+        more: whether another contest of the graph will follow.
 
     Raises:
         MeasureError: the process could not do it.
@@ -169,7 +179,8 @@ def hold(
         )
     # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
     timeout_s = min(60.0 + 4 * budget_s, _MOST_WAITING_S)
-    timing = Budget(seconds=min(max(budget_s / 6, 1.0), 20.0))
+    seconds = min(max(budget_s / 6, 1.0), 20.0)
+    timing = Budget(seconds=seconds, memory=memory, more=more)
     process = measuring_process(job.device)
     if process.graph_id != job.graph_id:
         # The process that the graph was announced to is gone; this one is new.

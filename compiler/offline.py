@@ -20,7 +20,6 @@ from fusewise.compiler.trials import Effort, GraphSearch, SearchedGraph
 from fusewise.compiler.visiting import size_of, visit_graphs
 from fusewise.datasets.corpus import GraphSample
 from fusewise.schedule.plan_file import PlanFile
-from fusewise.search.study import Trial
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ class Standing:
     graph: int
     graphs: int
     kind: str
+    #: What is done next, in words.
+    doing: str
     #: Trials that are done, and wanted, of this graph.
     done: int
     trials: int
@@ -38,6 +39,13 @@ class Standing:
     #: Microseconds of Inductor's own schedule and of the best so far; None until measured.
     default_us: float | None
     best_us: float | None
+    #: What had been predicted for the best; None where it was not.
+    predicted_us: float | None
+    #: Most bytes that Inductor's own and the best need at one time; None where that is not asked.
+    default_bytes: int | None
+    best_bytes: int | None
+    #: Seconds that are left for all graphs.
+    left_s: float
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,26 @@ class SearchedProgram:
     def plan_file(self) -> PlanFile:
         """The schedules to replay the program by."""
         return new_plan_file(self.program, [graph.planned for graph in self.graphs])
+
+    def front(self) -> list[PlanFile]:
+        """Other plan files, the first with the fastest of each graph, the last with the leanest.
+
+        Empty but for the objective ``pareto``. Where a graph has fewer trades of time against
+        memory than another, its leanest stands in the later files.
+        """
+        most = max((len(graph.front) for graph in self.graphs), default=0)
+        return [
+            new_plan_file(
+                self.program,
+                [
+                    graph.front[min(at, len(graph.front) - 1)].planned
+                    if graph.front
+                    else graph.planned
+                    for graph in self.graphs
+                ],
+            )
+            for at in range(most)
+        ]
 
 
 def search_program(
@@ -130,22 +158,42 @@ class _ProgramSearch:
         search = GraphSearch(self._session, graph, self._sample, self._effort, seconds)
         if search.key.key in self.found:
             return graph.compile(None, None)
+        try:
+            output = self._search(search, graph.kind, seconds)
+        except KeyboardInterrupt:
+            # It came before there was anything to keep; the graph is not left out for that.
+            self.interrupted = True
+            search = GraphSearch(self._session, graph, self._sample, self._effort, seconds)
+            output = self._search(search, graph.kind, seconds)
+        self.interrupted = self.interrupted or search.interrupted
+        self.found[search.key.key] = search.result()
+        return output
 
-        def told(trial: Trial) -> None:
+    def _search(self, search: GraphSearch, kind: str, seconds: float) -> Any:
+        effort = self._effort
+
+        def told(doing: str) -> None:
+            own, best = search.own, search.best
             self._watch(
                 Standing(
                     graph=self._seen,
                     graphs=max(self._count, self._seen),
-                    kind=graph.kind,
-                    done=trial.number + 1,
-                    trials=self._effort.trials,
+                    kind=kind,
+                    doing=doing,
+                    done=len(search.trials),
+                    trials=effort.trials,
                     measured=search.measured,
-                    default_us=search.default_us,
-                    best_us=search.best_us,
+                    default_us=own.measured_us if own is not None else None,
+                    best_us=best.measured_us if best is not None else None,
+                    predicted_us=best.predicted_us if best is not None else None,
+                    default_bytes=own.peak_bytes if own is not None else None,
+                    best_bytes=best.peak_bytes if best is not None else None,
+                    left_s=max(0.0, self._end - time.monotonic()),
                 )
             )
 
-        output = search.run(told, tried=not self.interrupted)
-        self.interrupted = self.interrupted or search.interrupted
-        self.found[search.key.key] = search.result()
-        return output
+        if self.interrupted:
+            return search.run(told, reason="the search was ended", hurried=True)
+        if effort.budget_s == 0:
+            return search.run(told, reason="the budget is 0")
+        return search.run(told, reason=None if seconds else "the time was up", hurried=not seconds)

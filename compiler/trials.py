@@ -6,6 +6,7 @@ program that the graph is part of, and of files only the store that its measurem
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,42 +15,31 @@ from typing import Any
 import msgspec
 import torch
 
-from fusewise.compiler.alternatives import Alternative, alternatives
-from fusewise.compiler.choosing import compile_default, settle
-from fusewise.compiler.contest import announce, generate_distinct, graph_job, hold
-from fusewise.compiler.inductor.choices import CHOICES
+from fusewise.compiler.alternatives import alternatives
+from fusewise.compiler.choosing import choose_predicted, compile_default
+from fusewise.compiler.contest import announce, generate_distinct, graph_job
 from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.inductor.graph_key import graph_key
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.memory import recall, remember
+from fusewise.compiler.offering import choice_space, worth_trying
 from fusewise.compiler.plan_files import planned_graph
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.ruled import Lowered, lower_by_rules
 from fusewise.compiler.session import Session, device_of, unmeasurable
-from fusewise.compiler.survey import Survey, default_candidate, survey
+from fusewise.compiler.survey import Survey, default_candidate, survey_all
+from fusewise.compiler.trying import Foreseen, Subject, Tries
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.rows import CandidateSummary, DecisionRow
-from fusewise.schedule.errors import FusewiseError, MeasureError, UnsupportedError
+from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.plan_file import PlannedGraph
 from fusewise.schedule.rules import RuleSet
-from fusewise.schedule.schedule import Candidate, Choice
-from fusewise.search.beam import Budget
-from fusewise.search.shortlist import shortlist
-from fusewise.search.study import (
-    Choices,
-    ChoiceSpace,
-    ChoiceValue,
-    StudyResult,
-    Trial,
-    run_study,
-)
+from fusewise.schedule.schedule import Candidate
+from fusewise.search.objective import Objective, figures, front, picked
+from fusewise.search.study import Study, Trial
 
-#: Value of a choice that is left to Inductor.
-_INDUCTOR = "inductor"
-#: Shortlisted for each that is to be measured: half of all decisions give code seen before.
-_SPARE = 3
-#: Of a graph's time, what is kept back for the last contest.
-_LAST_SHARE = 0.2
+#: Of a graph's time, what is kept back for the last contest, and what the first look may take.
+_LAST_SHARE, _LOOK_SHARE = 0.2, 0.15
 #: Seconds that one contest may be given, code generation left out.
 _CONTEST_S = (4.0, 80.0)
 
@@ -72,6 +62,16 @@ class Effort:
     seed: int = 0
     #: Rules of the user's, which hold in every candidate.
     rules: RuleSet | None = None
+    #: What is made small.
+    objective: Objective = "time"
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """One of the best trades of time against memory."""
+
+    candidate: Candidate
+    planned: PlannedGraph
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,15 @@ class SearchedGraph:
     #: Trials in all, those of earlier sittings included, and those that failed.
     trials: int
     failed: int
+    #: Of these, the ones that were given up on by prediction.
+    pruned: int
     #: Candidates that were timed in this sitting, Inductor's own left out.
     measured: int
-
-
-def choice_space(device_type: str, offered: Sequence[Alternative] = ()) -> ChoiceSpace:
-    """All choices that apply to a kind of device, Inductor's own value of each by default.
-
-    ``offered`` are verdicts on single values of the graph, each taken for all its values or none.
-    """
-    values: dict[str, tuple[ChoiceValue, ...]] = {
-        kind.name: (_INDUCTOR, *kind.values) for kind in CHOICES if device_type in kind.devices
-    }
-    values |= {alike.name: (_INDUCTOR, alike.choices[0].value) for alike in offered}
-    return ChoiceSpace(values=values, default=dict.fromkeys(values, _INDUCTOR))
+    #: What was predicted for each candidate before it was measured.
+    foreseen: tuple[Foreseen, ...] = ()
+    #: For the objective ``pareto`` the candidates that none beats in both time and peak memory, the
+    #: fastest first, each as a plan file has it; else empty.
+    front: tuple[FrontPoint, ...] = ()
 
 
 class GraphSearch:
@@ -121,8 +116,6 @@ class GraphSearch:
         self._report = GraphReport(
             graph.kind, "measure", device=str(device), store=str(effort.store)
         )
-        # Its start takes seconds, which pass while the graph is looked at.
-        measuring_process(self._report.device)
         self._predictor = session.predictor(device)
         model, profile = self._predictor.model, self._predictor.profile
         with graph.settings(None):
@@ -130,45 +123,63 @@ class GraphSearch:
                 graph.gm, graph.example_inputs, graph.kwargs, profile.key, model.id, effort.rules
             )
         self._report.key, self._report.model = self.key.key, model.name
-        self._study = StudyResult((), 0, False)
-        self._conditions: dict[str, float] = {}
-        #: The user's rules with what they want of the lowering; None where there are none.
-        self._lowered: Lowered | None = None
+        self._study: Study | None = None
+        self._tries: Tries | None = None
         #: What an earlier search or compile chose for the graph.
         self._known = recall(session.store, self.key.key, profile.key, "measure")
-        #: What was timed, by its code, with times brought to the default's in the first contest.
-        self._timed: dict[str, Candidate] = {}
-        self.default_us: float | None = None
+        self._front: tuple[Candidate, ...] = ()
         self.interrupted = False
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Those that came to an end, earlier sittings included."""
+        return () if self._study is None else self._study.trials
 
     @property
     def measured(self) -> int:
         """Candidates that were timed."""
-        return len(self._timed)
+        return 0 if self._tries is None else len(self._tries.timed)
 
     @property
-    def best_us(self) -> float | None:
-        """The least time of what was accepted, or the default's."""
-        accepted = self._accepted()
-        return accepted[0].measured_us if accepted else self.default_us
+    def own(self) -> Candidate | None:
+        """Inductor's own schedule as it was measured; None until then."""
+        return None if self._tries is None else self._tries.own
 
-    def run(self, on_trial: Callable[[Trial], None], *, tried: bool) -> Any:
-        """Search, or where not ``tried`` take Inductor's own; gives the graph compiled by that."""
+    @property
+    def best(self) -> Candidate | None:
+        """What would be taken now; Inductor's own where nothing better is known."""
+        own = self.own
+        if own is None:
+            return None
+        return picked(self._accepted(), own, self._effort.objective) or own
+
+    def run(
+        self, watch: Callable[[str], None], *, reason: str | None = None, hurried: bool = False
+    ) -> Any:
+        """Search, or for a ``reason`` not to only predict; gives the graph compiled by Inductor.
+
+        Args:
+            watch: told what is done next, and after each trial.
+            reason: why nothing is to be measured.
+            hurried: whether no choices are to be looked at but Inductor's own.
+        """
         report = self._report
-        with report.phase("survey"):
-            if self._effort.rules is not None:
-                self._lowered = lower_by_rules(self._graph, self._effort.rules)
-            self._first = self._survey(())
-        report.rules = self._first.rules
-        report.nodes = len(self._first.problem.nodes)
-        self._default = default_candidate([self._first])
-        output, self._program = compile_default(self._graph, report, self._default)
-        reason = unmeasurable(self._graph, self._session) if tried else "the search was ended"
+        reason = reason or unmeasurable(self._graph, self._session)
+        if reason is None:
+            # Its start takes seconds, which pass while the graph is looked at.
+            measuring_process(report.device)
+        watch("looking at choices")
+        # What is only predicted is not to depend on the clock.
+        limit = self._seconds * _LOOK_SHARE if reason is None else None
+        surveys = self._look(0.0 if hurried else limit)
+        default = default_candidate(surveys)
+        output, program = compile_default(self._graph, report, default)
         try:
             if reason is None:
-                self._announce()
+                self._begin(surveys, default, program)
                 with report.phase("trials"):
-                    self._try(on_trial)
+                    self._try(surveys, watch)
+                watch("last contest")
                 with report.phase("last contest"):
                     self._decide()
         except MeasureError as error:
@@ -176,199 +187,198 @@ class GraphSearch:
         except KeyboardInterrupt:
             self.interrupted = True
         if report.chosen is None:
-            # Each was faster in a contest of its own, and a user who interrupts does not wait for
-            # another.
-            accepted = self._accepted() if self.interrupted else []
-            self._take(accepted[0] if accepted else None, reason or "no other one was accepted")
+            self._without_contest(surveys, reason)
         report.fallback = None if reason is None else f"not measured: {reason}"
         return output
 
     def result(self) -> SearchedGraph:
         """What was found; call it where the graph is being compiled."""
-        trials = self._study.trials
+        chosen = self._report.chosen
+        assert chosen is not None
+        trials = self.trials
         return SearchedGraph(
             report=self._report,
-            planned=self._planned(),
+            planned=self._planned(chosen),
             trials=len(trials),
             failed=sum(trial.candidate is None for trial in trials),
+            pruned=sum(trial.pruned for trial in trials),
             measured=self.measured,
+            foreseen=() if self._tries is None else tuple(self._tries.foreseen),
+            front=tuple(FrontPoint(c, self._planned(c)) for c in self._front),
         )
 
-    def _planned(self) -> PlannedGraph:
-        report = self._report
-        chosen, default = report.chosen, report.default
-        assert chosen is not None
+    def _planned(self, candidate: Candidate) -> PlannedGraph:
+        default = self._report.default
         return planned_graph(
             self._graph,
             self.key,
-            chosen.schedule,
+            candidate.schedule,
             self._predictor,
-            device=report.device,
-            measured_us=chosen.measured_us,
+            device=self._report.device,
+            measured_us=candidate.measured_us,
             default_us=default.measured_us if default is not None else None,
         )
 
-    def _survey(self, choices: tuple[Choice, ...]) -> Survey:
-        return survey(
-            self._graph,
-            self._predictor,
-            key=self.key.key,
-            kind=self._graph.kind,
-            choices=choices,
-            budget=Budget(seconds=max(1.0, self._seconds / 10)),
-            lowered=self._lowered,
-        )
+    def _look(self, budget_s: float | None) -> list[Survey]:
+        """The graph under Inductor's choices, and under others that might be worth trying."""
+        report, effort = self._report, self._effort
+        #: The user's rules with what they want of the lowering; None where there are none.
+        self._lowered: Lowered | None = None
+        with report.phase("survey"):
+            if effort.rules is not None:
+                self._lowered = lower_by_rules(self._graph, effort.rules)
+            surveys = survey_all(
+                self._graph,
+                self._predictor,
+                key=self.key.key,
+                kind=self._graph.kind,
+                budget_s=budget_s,
+                lowered=self._lowered,
+            )
+        report.rules = surveys[0].rules
+        report.nodes = len(surveys[0].problem.nodes)
+        return surveys
 
-    def _announce(self) -> None:
-        graph, session = self._graph, self._session
-        self._job = graph_job(
+    def _begin(self, surveys: Sequence[Survey], default: Candidate, program: Program) -> None:
+        graph, session, effort = self._graph, self._session, self._effort
+        job = graph_job(
             graph,
             key=self.key.key,
             device=self._report.device,
             observed=session.observed,
             forward_key=session.forward_key,
         )
-        announce(self._job)
+        announce(job)
         if graph.kind == "forward":
             session.forward_key = self.key.key
+        self._alternatives = alternatives(surveys[0], self._predictor.profile)
+        low, high = _CONTEST_S
+        share = self._seconds * (1 - _LAST_SHARE) / effort.trials
+        self._tries = Tries(
+            Subject(graph, self.key.key, job, surveys[0], default, program, self._lowered),
+            self._predictor,
+            offered={alike.name: alike.choices for alike in self._alternatives},
+            objective=effort.objective,
+            top_k=effort.top_k,
+            survey_s=max(1.0, self._seconds / 10),
+            contest_s=min(max(share, low), high),
+            until=time.monotonic() + self._seconds,
+        )
 
-    def _try(self, on_trial: Callable[[Trial], None]) -> None:
-        effort = self._effort
-        offered = alternatives(self._first, self._predictor.profile)
-        self._offered = {alike.name: alike.choices for alike in offered}
-        space = choice_space(torch.device(self._report.device).type, offered)
+    def _try(self, surveys: Sequence[Survey], watch: Callable[[str], None]) -> None:
+        effort, tries = self._effort, self._tries
+        assert tries is not None
+        space = choice_space(torch.device(self._report.device).type, self._alternatives)
         storage = f"sqlite:///{effort.store.parent / 'studies.db'}" if effort.name else None
-        self._study = run_study(
+        self._study = Study(
             space,
-            self._evaluate,
             name=f"{effort.name or 'search'} {self._graph.kind} {self.key.key}",
             storage=storage,
+            seed=effort.seed,
+            objective=effort.objective,
+        )
+        tries.default_us = self._study.baseline_us
+
+        def told(trial: Trial) -> None:
+            # Written down at once, so that it outlives a process that is killed.
+            for outcome in tries.outcomes:
+                self._remember(outcome)
+            tries.outcomes.clear()
+            watch(f"trial {trial.number + 1}")
+
+        watch("first trial")
+        done = self._study.run(
+            tries,
             n_trials=effort.trials,
             seconds=self._seconds * (1 - _LAST_SHARE),
-            seed=effort.seed,
-            first=[{**space.default, a.name: a.choices[0].value} for a in offered],
-            on_trial=on_trial,
+            first=worth_trying(space, self._alternatives, surveys),
+            on_trial=told,
+            again=tries.may_find_more,
+            baseline=lambda: tries.default_us,
         )
-        self.interrupted = self._study.interrupted
-
-    def _evaluate(self, choices: Choices) -> list[Candidate]:
-        """The default and the accepted candidates under ``choices``, with measured times."""
-        asked = tuple(
-            choice
-            for name, value in choices.items()
-            if value != _INDUCTOR
-            for choice in self._offered.get(name, (Choice(name, value),))
-        )
-        try:
-            found = self._survey(asked) if asked else self._first
-        except FusewiseError:
-            raise
-        except Exception as error:
-            raise UnsupportedError(
-                f"Inductor fails: {type(error).__name__}: {error}",
-                subject=", ".join(f"{choice.name}={choice.value}" for choice in asked),
-                remedy="the other choices are tried",
-            ) from error
-        top_k = self._effort.top_k
-        listed = shortlist(self._default, found.candidates, 1 + top_k * _SPARE)
-        kept, _ = generate_distinct(self._graph, self._program, listed[1:], top_k)
-        fresh = [pair for pair in kept if pair[1].code_hash not in self._timed]
-        if fresh:
-            low, high = _CONTEST_S
-            share = self._seconds * (1 - _LAST_SHARE) / self._effort.trials
-            outcome = self._contest(fresh, min(max(share, low), high))
-            # What was timed stays, whatever comes of the search; a trial decides nothing.
-            outcome.chosen = None
-            self._remember(outcome)
-        if self.default_us is None:
-            raise MeasureError(
-                "no candidate gives other code than Inductor's own",
-                subject="trial",
-                remedy="other choices are tried",
-            )
-        own = msgspec.structs.replace(
-            self._default, measured_us=self.default_us, status="measured", accepted=True
-        )
-        timed = [self._timed[program.code_hash] for _, program in kept]
-        return [own, *(candidate for candidate in timed if candidate.accepted)]
-
-    def _contest(self, pairs: Sequence[tuple[Candidate, Program]], seconds: float) -> GraphReport:
-        """Time candidates against the default in one interleaved run; the outcome."""
-        try:
-            result = hold(self._job, [(self._default, self._program), *pairs], seconds)
-        except MeasureError:
-            # A process that died has forgotten the graph.
-            announce(self._job)
-            raise
-        outcome = GraphReport(self._graph.kind, "measure", key=self.key.key)
-        settle(outcome, [self._default, *(candidate for candidate, _ in pairs)], result)
-        self._conditions = result.conditions
-        own, *others = outcome.candidates
-        assert own.measured_us is not None
-        if self.default_us is None:
-            self.default_us = own.measured_us
-        # Drift from one contest to the next hits the default alike.
-        scale = self.default_us / own.measured_us
-        for candidate, (_, program) in zip(others, pairs, strict=True):
-            us = None if candidate.measured_us is None else candidate.measured_us * scale
-            self._timed[program.code_hash] = msgspec.structs.replace(candidate, measured_us=us)
-        return outcome
+        self.interrupted = done.interrupted
 
     def _accepted(self) -> list[Candidate]:
-        """Accepted candidates of this sitting and of earlier ones, the fastest first."""
-        tried = [trial.candidate for trial in self._study.trials if trial.candidate is not None]
-        known = [] if self._known is None else [self._known.chosen]
-        every = [*self._timed.values(), *tried, *known]
+        """Accepted candidates of this sitting and of earlier ones, the best first."""
+        tried = [trial.candidate for trial in self.trials if trial.candidate is not None]
+        known = self._known_before()
+        timed = [] if self._tries is None else list(self._tries.timed.values())
+        objective = self._effort.objective
         accepted = {
             c.schedule: c
-            for c in reversed(every)
-            if c.accepted and not c.baseline and c.measured_us is not None
+            for c in reversed([*timed, *tried, *known])
+            if c.accepted
+            and not c.baseline
+            and c.measured_us is not None
+            and (objective == "time" or c.peak_bytes is not None)
         }
-        return sorted(accepted.values(), key=lambda c: (c.measured_us, c.schedule.id))
+        return sorted(accepted.values(), key=lambda c: (figures(c, objective), c.schedule.id))
+
+    def _known_before(self) -> list[Candidate]:
+        """What an earlier search or compile chose, its time brought to this one's default."""
+        now = None if self._tries is None else self._tries.default_us
+        if self._known is None or now is None:
+            return []
+        chosen = self._known.chosen
+        own = next((c for c in self._known.candidates if c.baseline), None)
+        if own is None or not own.measured_us or not chosen.measured_us:
+            return []
+        us = chosen.measured_us * now / own.measured_us
+        return [msgspec.structs.replace(chosen, measured_us=us)]
 
     def _decide(self) -> None:
         """Time the best of all trials once more, in one run, and take the winner."""
+        tries, effort = self._tries, self._effort
         accepted = self._accepted()
-        if not accepted:
+        # A user who interrupts does not wait for another contest.
+        if not accepted or self.interrupted or tries is None:
             return
-        if self.interrupted:
-            # Each was faster in a contest of its own, and the user waits.
-            self._take(accepted[0], "")
-            return
-        pairs, dropped = generate_distinct(self._graph, self._program, accepted, self._effort.top_k)
+        if effort.objective == "pareto":
+            best = front(accepted)
+            accepted = [*best, *(c for c in accepted if c not in best)]
+        pairs, dropped = generate_distinct(
+            self._graph, tries.subject.program, accepted, effort.top_k
+        )
         if not pairs:
             return
         low, high = _CONTEST_S
         # A quarter of what a contest is given goes into timing: see contest.hold.
-        outcome = self._contest(pairs, min(max(4 * self._seconds * _LAST_SHARE, low), high))
+        seconds = min(max(4 * self._seconds * _LAST_SHARE, low), high)
+        outcome = tries.contest(pairs, seconds, more=False)
+        own, *others = outcome.candidates
+        may = [c for c in others if c.accepted]
+        chosen = picked(may, own, effort.objective) or own
+        if effort.objective == "pareto":
+            self._front = front([own, *may])
         report = self._report
         report.candidates = [*outcome.candidates, *dropped]
-        report.chosen, report.source = outcome.chosen, "measured"
+        report.chosen, report.source = chosen, "measured"
         self._remember(report)
 
-    def _take(self, best: Candidate | None, reason: str) -> None:
-        """Choose without a last contest: ``best``, or for None what is known, or the default."""
-        report = self._report
-        if self.default_us is None and self._known is not None:
-            report.candidates, report.chosen = self._known.candidates, self._known.chosen
-            report.source = "store"
+    def _without_contest(self, surveys: Sequence[Survey], reason: str | None) -> None:
+        """Choose without a last contest: the best that is known, or what is predicted, or known."""
+        report, tries = self._report, self._tries
+        if tries is None or tries.own is None:
+            if self._known is not None:
+                report.candidates, report.chosen = self._known.candidates, self._known.chosen
+                report.source = "store"
+            else:
+                choose_predicted(report, surveys, self._predictor)
             return
+        # Each was better in a contest of its own.
+        accepted = self._accepted()
+        best = picked(accepted, tries.own, self._effort.objective)
         own = msgspec.structs.replace(
-            self._default,
-            measured_us=self.default_us,
-            status="predicted" if self.default_us is None else "measured",
+            tries.own,
             accepted=best is None,
-            reason=reason if best is None else "",
+            reason="" if best is not None else reason or "no other one was accepted",
         )
-        others = [c for c in self._timed.values() if best is None or c.schedule != best.schedule]
+        if self._effort.objective == "pareto":
+            self._front = front([own, *accepted])
+        others = [c for c in tries.timed.values() if best is None or c.schedule != best.schedule]
         report.candidates = [own, *([] if best is None else [best]), *others]
-        report.chosen = own if best is None else best
-        if self.default_us is None:
-            # Nothing was found out that would be worth keeping.
-            report.source = "inductor"
-            return
+        report.chosen, report.source = best or own, "measured"
         # All times are in the store already; only what was made of them is not.
-        report.source = "measured"
         self._session.store.append(
             DecisionRow(
                 graph_key=report.key,
@@ -381,14 +391,16 @@ class GraphSearch:
         )
 
     def _remember(self, report: GraphReport) -> None:
+        tries = self._tries
+        assert tries is not None
         remember(
             self._session.store,
             report,
             parts=dict(self.key.parts),
-            surveys=[self._first],
+            surveys=[tries.subject.first],
             profile=self._predictor.profile,
             model_id=self._predictor.model.id,
-            conditions=self._conditions,
+            conditions=tries.conditions,
             family=self._sample.family,
             source=self._sample.name,
         )

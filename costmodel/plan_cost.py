@@ -14,7 +14,7 @@ import numpy as np
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
-from fusewise.costmodel.interface import CostModel, Prediction, Source
+from fusewise.costmodel.interface import CostModel, FloatArray, Prediction, Source
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
 from fusewise.schedule.errors import ModelError
 from fusewise.schedule.plan import Plan
@@ -74,6 +74,7 @@ class PlanCost:
         self.featurizer = Featurizer(problem, profile)
         self._extern_us = dict(extern_us or {})
         self._known: dict[frozenset[str], GroupCost] = {}
+        self._generated: set[frozenset[str]] = set()
 
     def score(self, groups: Sequence[Collection[str]]) -> Prediction:
         """Predicted times of ``groups`` [n], in order; unseen ones go to the model in one batch.
@@ -113,6 +114,17 @@ class PlanCost:
             for names, cost in zip(plan.groups, self._costs(plan.groups), strict=True)
         )
 
+    def parts(self, plan: Plan) -> tuple[FloatArray, float]:
+        """Features of the kernels that are generated for a plan [n, F], and the time of all else.
+
+        Raises:
+            PlanError: a group names a node that the problem does not have.
+        """
+        costs = self._costs(plan.groups)
+        kernels = [cost.names for cost in costs if frozenset(cost.names) in self._generated]
+        rest = sum(cost.us for cost in costs if frozenset(cost.names) not in self._generated)
+        return self.featurizer.batch(kernels), rest
+
     def _costs(self, groups: Sequence[Collection[str]]) -> list[GroupCost]:
         keys = [frozenset(names) for names in groups]
         unseen = [key for key in dict.fromkeys(keys) if key not in self._known]
@@ -134,6 +146,7 @@ class PlanCost:
                 generated.append(names)
         if not generated:
             return
+        self._generated.update(generated)
         predicted = self.model.predict(self.featurizer.batch(generated))
         for names, us, low, high, source in zip(
             generated,

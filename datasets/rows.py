@@ -140,6 +140,7 @@ class CandidateSummary(msgspec.Struct, frozen=True, kw_only=True):
     spread: float | None = None
     rounds: int = 0
     error: float | None = None
+    peak_bytes: int | None = None
     status: CandidateStatus = "predicted"
     accepted: bool = False
     reason: str = ""

@@ -39,6 +39,8 @@ class Ruling:
     #: Median of its time over the default's, with the interval it was judged by; None where it
     #: was not measured.
     ratio: Summary | None
+    #: Whether it ran and is as good numerically, however fast it is.
+    sound: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def judge(
     sound = [i for i in range(1, len(times)) if times[i] and _excess(errors[i], allowed) is None]
     level = 1 - (1 - confidence) / max(1, len(sound))
     rulings = [
-        Ruling(True, "the compiler's own schedule", summary([1.0] * len(times[0]))),
+        Ruling(True, "the compiler's own schedule", summary([1.0] * len(times[0])), True),
         *(
             _rule(taken, times[0], own, allowed=allowed, margin=margin, level=level)
             for taken, own in zip(times[1:], errors[1:], strict=True)
@@ -132,20 +134,21 @@ def _rule(
     level: float,
 ) -> Ruling:
     if not times:
-        return Ruling(False, "was not measured", None)
+        return Ruling(False, "was not measured", None, False)
     ratio = summary(ratios(times, default), confidence=level)
     excess = _excess(errors, allowed)
     if excess is not None:
-        return Ruling(False, excess, ratio)
+        return Ruling(False, excess, ratio, False)
     figures = f"{ratio.median:.3f} of the default's time in {ratio.count} rounds"
     if not math.isfinite(ratio.high):
-        return Ruling(False, f"{figures}, too few to tell from noise", ratio)
+        return Ruling(False, f"{figures}, too few to tell from noise", ratio, True)
     interval = f"{level:.1%} interval {ratio.low:.3f} to {ratio.high:.3f}"
     if ratio.high < 1 - margin:
-        return Ruling(True, f"{figures}, {interval}", ratio)
+        return Ruling(True, f"{figures}, {interval}", ratio, True)
     if ratio.median >= 1:
-        return Ruling(False, f"not faster: {figures}, {interval}", ratio)
-    return Ruling(False, f"not faster by {margin:.0%} beyond noise: {figures}, {interval}", ratio)
+        return Ruling(False, f"not faster: {figures}, {interval}", ratio, True)
+    text = f"not faster by {margin:.0%} beyond noise: {figures}, {interval}"
+    return Ruling(False, text, ratio, True)
 
 
 def _excess(errors: Sequence[float], allowed: Sequence[float]) -> str | None:

@@ -8,24 +8,20 @@ measures how much memory each needs.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from fusewise.compiler.inductor.program import Call
 from fusewise.compiler.measuring import cuda_timing
 from fusewise.compiler.measuring.client import MeasuringProcess
-from fusewise.compiler.measuring.device import conditions, release, synchronize
+from fusewise.compiler.measuring.device import conditions, release
 from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob, ProgramResult
-from fusewise.compiler.measuring.runs import memory, private_inputs
+from fusewise.compiler.measuring.peak import peak_bytes
 from fusewise.compiler.measuring.worker import Worker, _judge, _Loaded, _Prepared, _resolution
 from fusewise.search.interleave import interleave
 
@@ -158,51 +154,6 @@ class StageWorker(Worker):
             if loaded[own[0]] is not None and (graph.reference is not None or own[0] == 0):
                 _judge(graph, [loaded[i] for i in own], [results[i] for i in own])
         self._kept = kept
-
-
-def peak_bytes(call: Call, inputs: Sequence[Any], device: torch.device) -> int:
-    """Most bytes allocated at one time while a program runs, its inputs included.
-
-    Inputs that share memory count once each. What libraries allocate past torch is not seen.
-    """
-    held = private_inputs(inputs)
-    total = sum(
-        memory(v).numel() * v.itemsize
-        for v in held
-        if isinstance(v, torch.Tensor) and v.device.type == device.type
-    )
-    if device.type == "cuda":
-        synchronize(str(device))
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        call(list(held))
-        synchronize(str(device))
-        return total + int(torch.cuda.max_memory_allocated(device)) - before
-    with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = call(list(held))
-    del kept
-    results: Any = profiler.profiler.kineto_results
-    now = most = 0
-    for event in results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return total + most
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Nothing on this process's stderr: the profiler's library tells of each start and stop."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(nowhere)
-        os.close(kept)
 
 
 class StageProcess(MeasuringProcess):

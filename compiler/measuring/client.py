@@ -98,9 +98,20 @@ class MeasuringProcess:
             MeasureError: the process died, did not answer within ``timeout_s``, or failed.
         """
         self._send("measure", list(programs), budget)
-        self.graph_id = None
+        if not budget.more:
+            self.graph_id = None
         result: GraphResult = self._answers(timeout_s)
         return result
+
+    def let_go(self) -> None:
+        """Have the graph that was kept for more programs forgotten: its memory is the caller's.
+
+        Raises:
+            MeasureError: the process is gone.
+        """
+        if self.graph_id is not None:
+            self.graph_id = None
+            self._send("let_go")
 
     def time_kernels(
         self,

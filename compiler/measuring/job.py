@@ -57,6 +57,10 @@ class Budget:
     max_rounds: int = 400
     #: Half-width of the 95 % interval of a median, relative, at which more rounds are no use.
     target_interval: float = 0.005
+    #: Whether the most memory that each program needs is wanted, too.
+    memory: bool = False
+    #: Whether more programs of the graph will follow, so that its inputs are worth keeping.
+    more: bool = False
 
 
 @dataclass
@@ -68,6 +72,8 @@ class ProgramResult:
     samples: list[float] = field(default_factory=list)
     #: Error of each output (and overwritten input) against the reference.
     errors: list[float] = field(default_factory=list)
+    #: Most bytes allocated at one time, inputs included; None where that was not asked for.
+    peak_bytes: int | None = None
     #: Why it could not be run; "" where it was.
     failure: str = ""
 

@@ -41,6 +41,7 @@ from fusewise.compiler.measuring.job import (
     ProgramResult,
 )
 from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
+from fusewise.compiler.measuring.peak import peak_bytes
 from fusewise.compiler.measuring.reference import relative_error, run_reference, widen
 from fusewise.compiler.measuring.runs import (
     CpuRun,
@@ -117,13 +118,16 @@ class Worker:
     def measure(self, programs: Sequence[ProgramJob], budget: Budget) -> GraphResult:
         """Run, check and time the programs of the graph in hand; the first is the default.
 
-        The graph is let go of afterwards: the memory is the caller's program's to use.
+        The graph is let go of afterwards, unless more of it is to come: the memory is the caller's
+        program's to use.
         """
-        graph, self._graph = self._graph, None
+        graph = self._graph
         if graph is None:
             raise RuntimeError("no graph was prepared")
-        if graph.job.saved_from is not None:
-            self._kept.clear()
+        if not budget.more:
+            self._graph = None
+            if graph.job.saved_from is not None:
+                self._kept.clear()
         results = [ProgramResult(program.id) for program in programs]
         start = time.perf_counter()
         calls = [self._load(p, result) for p, result in zip(programs, results, strict=True)]
@@ -132,6 +136,14 @@ class Worker:
             with self._alone(graph.job.device, max(_LEAST_WAIT_S, budget.seconds)):
                 return self._contest(graph, calls, results, budget)
         finally:
+            release(graph.job.device)
+
+    def let_go(self) -> None:
+        """Forget the graph in hand; no more programs of it will come."""
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            if graph.job.saved_from is not None:
+                self._kept.clear()
             release(graph.job.device)
 
     @contextmanager
@@ -165,6 +177,8 @@ class Worker:
             _judge(graph, loaded, results)
             if graph.job.keep_values:
                 self._keep(graph, default.outputs)
+            if budget.memory:
+                _weigh(graph, calls, loaded, results)
             state = conditions(graph.job.device)
             if torch.device(graph.job.device).type == "cuda":
                 cuda_timing.wake()
@@ -297,6 +311,18 @@ def _judge(
                 relative_error(value, wanted)
                 for value, wanted in zip(program.outputs, reference, strict=True)
             ]
+
+
+def _weigh(
+    graph: _Prepared,
+    calls: Sequence[Call | None],
+    loaded: Sequence[_Loaded | None],
+    results: Sequence[ProgramResult],
+) -> None:
+    """Find out how much memory each program needs that ran."""
+    for call, program, result in zip(calls, loaded, results, strict=True):
+        if call is not None and program is not None:
+            result.peak_bytes = peak_bytes(call, graph.inputs, torch.device(graph.job.device))
 
 
 def _resolution(value: Any) -> float:

@@ -87,20 +87,25 @@ def test_the_table_names_each_graph(invoke: Invoke, targets: Path, home: Path) -
     assert str(store) in result.stdout
 
 
-def test_an_interrupt_keeps_what_was_found(targets: Path, home: Path) -> None:
+@pytest.mark.parametrize("at", ["looking at choices", "first trial", "trial 1"])
+def test_an_interrupt_keeps_what_was_found(targets: Path, home: Path, at: str) -> None:
     told: list[Standing] = []
 
     def interrupt(standing: Standing) -> None:
         told.append(standing)
-        raise KeyboardInterrupt
+        if sum(one.doing == at for one in told) == 1 and standing.doing == at:
+            raise KeyboardInterrupt
 
     effort = Effort(store=home / "interrupted.duckdb", trials=3, top_k=1, budget_s=8)
     found = search_program(load_target(f"{targets}:training"), effort, interrupt)
     assert found.interrupted
-    assert len(told) == 1
-    assert (told[0].graph, told[0].graphs, told[0].done) == (1, 2, 1)
     assert [graph.kind for graph in found.plan_file().graphs] == ["forward", "backward"]
+    # Nothing more is tried, of the graph in hand or of the next.
+    assert found.graphs[0].trials == (at == "trial 1")
     assert found.graphs[1].trials == 0
+    assert found.graphs[1].report.fallback == "not measured: the search was ended"
+    assert [one.graph for one in told if one.doing == "first trial"] in ([], [1])
+    assert all(0 <= one.left_s <= 8 for one in told)
 
 
 def test_choices_of_each_device() -> None:
