@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from fusewise.compiler.contest import generate_distinct, hold
+from fusewise.compiler.finishing import finish, may_finish
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
 from fusewise.compiler.measuring.job import GraphJob, GraphResult
 from fusewise.compiler.notices import warn_once
@@ -78,12 +79,16 @@ def choose_measured(
     graph: GraphCompile,
     job: GraphJob,
     options: Options,
+    predictor: Predictor,
 ) -> tuple[Any, dict[str, float]]:
     """Time the best candidates against Inductor's own and take the fastest that is as accurate.
+
+    What no prediction tells of is then tried on that: see ``finishing``.
 
     Returns:
         The compiled default, and the conditions under which the times were taken.
     """
+    start = time.monotonic()
     default = default_candidate(surveys)
     output, program = compile_default(graph, report, default)
     with report.phase("generate"):
@@ -99,10 +104,13 @@ def choose_measured(
         ]
         report.chosen = report.candidates[0]
         report.source = "predicted"
-        return output, {}
+        left = options.budget_s - (time.monotonic() - start)
+        conditions = finish(report, [(default, program)], surveys, predictor, graph, job, left)
+        return output, conditions
     try:
         with report.phase("measure"):
-            result = hold(job, [(default, program), *kept], options.budget_s)
+            more = may_finish(predictor)
+            result = hold(job, [(default, program), *kept], options.budget_s, more=more)
         settle(report, [default, *(c for c, _ in kept)], result)
     except MeasureError as error:
         warn_once(str(error))
@@ -113,7 +121,9 @@ def choose_measured(
         return output, {}
     report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
     report.candidates += dropped
-    return output, result.conditions
+    left = options.budget_s - (time.monotonic() - start)
+    again = finish(report, [(default, program), *kept], surveys, predictor, graph, job, left)
+    return output, again or result.conditions
 
 
 def compile_default(

@@ -243,7 +243,9 @@ class _Compile:
         if job is None:
             choose_predicted(report, surveys, predictor)
         else:
-            output, conditions = choose_measured(report, surveys, graph, job, session.options)
+            output, conditions = choose_measured(
+                report, surveys, graph, job, session.options, predictor
+            )
         output = self._compile_chosen(output)
         remember(
             session.store,
