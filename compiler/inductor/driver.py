@@ -11,7 +11,7 @@ import copy
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.kernels import kernels_by
+from fusewise.compiler.inductor.lowerings import Standing, can_stand, is_late, standing
 from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.state import GraphState
@@ -88,7 +89,8 @@ class _Surveyor(Interceptor):
 
     def __init__(self, visit: Callable[[LiveGraph], None], inlining: Inlining) -> None:
         self._visit = visit
-        self._inlining = inlining
+        #: What was decided in the lowering.
+        self.inlining = inlining
         self.visited = False
 
     def fuse(
@@ -97,7 +99,7 @@ class _Surveyor(Interceptor):
         nodes: list[_Node],
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
-        decisions = tuple(_in_the_end(self._inlining.decisions))
+        decisions = tuple(_in_the_end(self.inlining.decisions))
         unfused = GraphState(scheduler, nodes)
         _, default_plan = record_plan(scheduler, nodes, stock)
         unfused.restore()
@@ -149,6 +151,8 @@ class GraphCompile:
     inductor_options: Mapping[str, Any] = field(default_factory=dict)
     #: The caller's rules, for what is put together after a plan was applied.
     rules: RuleSet | None = None
+    #: Lowerings to build on while a compile of the graph waits; None where none does.
+    _waiting: Standing | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def kind(self) -> Literal["forward", "backward", "inference"]:
@@ -164,10 +168,7 @@ class GraphCompile:
         enters the cache key, so that two plans of one graph can never share code, and takes its C++
         kernels as they were measured.
         """
-        context = TracingContext.try_get()
-        if context is not None and context.output_strides:
-            # Inductor appends the strides of the outputs; only those of the last compile count.
-            context.output_strides.clear()
+        _forget_strides()
         tag = "" if schedule is None else f"fusewise-{schedule.id}"
         rules = None if schedule is None else self.rules
         if rules is not None:
@@ -181,14 +182,38 @@ class GraphCompile:
             _cache_tag(tag),
             prebuilt(library),
         ):
-            if interceptor is None:
-                return inductor_compile_fx.compile_fx_inner(
-                    copy_graph(self.gm), self.example_inputs, **self.kwargs
-                )
-            with intercept(interceptor):
-                return inductor_compile_fx.compile_fx_inner(
-                    copy_graph(self.gm), self.example_inputs, **self.kwargs
-                )
+            return self._run(interceptor)
+
+    def compile_after(
+        self, visit: Callable[[], None], interceptor: Interceptor | None = None
+    ) -> Any:
+        """Compile as Inductor does, and have ``visit`` look at the graph once it is lowered.
+
+        What is surveyed and generated meanwhile builds on that lowering. ``visit`` is not called
+        where the graph comes out of Inductor's cache, or Inductor leaves no room for it.
+        """
+        inlining = _inlining(Schedule(), record=True)
+
+        def wait(waiting: Standing) -> None:
+            waiting.start_with(inlining)
+            self._waiting = waiting
+            try:
+                visit()
+            finally:
+                self._waiting = None
+
+        _forget_strides()
+        with self.settings(None), inlining.active():
+            if not can_stand():
+                return self._run(interceptor)
+            with standing(wait):
+                return self._run(interceptor)
+
+    def _run(self, interceptor: Interceptor | None) -> Any:
+        with nullcontext() if interceptor is None else intercept(interceptor):
+            return inductor_compile_fx.compile_fx_inner(
+                copy_graph(self.gm), self.example_inputs, **self.kwargs
+            )
 
     def survey(self, choices: Iterable[Choice], visit: Callable[[LiveGraph], None]) -> None:
         """Lower the graph under ``choices`` and show it to ``visit`` before anything is fused.
@@ -199,7 +224,8 @@ class GraphCompile:
         inlining = _inlining(schedule, record=True)
         surveyor = _Surveyor(visit, inlining)
         with suppress(_SurveyedError):
-            self._lower(schedule, surveyor, inlining)
+            if not self._build_waiting(schedule, surveyor, inlining):
+                self._lower(schedule, surveyor, inlining)
         if not surveyor.visited:
             raise RuntimeError("Inductor ended without scheduling the graph")
 
@@ -210,7 +236,8 @@ class GraphCompile:
             PlanError: the plan, or a choice about a node, is illegal for this graph.
         """
         applier = Applier(schedule.plan)
-        self.generate_through(schedule, StopAtProgram(applier))
+        if not self._build_waiting(schedule, applier, _inlining(schedule, record=True)):
+            self.generate_through(schedule, StopAtProgram(applier))
         if applier.program is None:
             raise RuntimeError("Inductor ended without generating a program")
         return applier.program
@@ -219,6 +246,29 @@ class GraphCompile:
         """Lower under a schedule's choices until ``stop`` has seen the program."""
         with suppress(_GeneratedError):
             self._lower(schedule, stop, _inlining(schedule))
+
+    def _build_waiting(
+        self, schedule: Schedule, interceptor: _Surveyor | Applier, inlining: Inlining
+    ) -> bool:
+        """Whether a compile waits on whose lowering, or on a like one, code could be generated."""
+        waiting = self._waiting
+        patches = config_patches((*schedule.lowering, *schedule.codegen))
+        if waiting is None or not is_late(patches):
+            return False
+        try:
+            with self.settings(schedule):
+                lowered, decided = waiting.lowered(patches, inlining)
+                if isinstance(interceptor, _Surveyor):
+                    interceptor.inlining = decided
+                with kernels_by(schedule, self.rules), intercept(interceptor):
+                    source = lowered.generate()
+                    interceptor.module(lowered.graph, source)
+        except FusewiseError:
+            raise
+        except Exception as error:
+            # As Inductor does with what goes wrong in a whole compile.
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        return True
 
     def _lower(self, schedule: Schedule, interceptor: Interceptor, inlining: Inlining) -> None:
         uncached = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
@@ -266,6 +316,13 @@ def compile_whole(
         inner_compile=compile_graph,
         config_patches=dict(inductor_options),
     )
+
+
+def _forget_strides() -> None:
+    """Have the next compile's strides of outputs be the only ones: Inductor appends them."""
+    context = TracingContext.try_get()
+    if context is not None and context.output_strides:
+        context.output_strides.clear()
 
 
 def _inlining(schedule: Schedule, *, record: bool = False) -> Inlining:

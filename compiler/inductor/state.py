@@ -8,6 +8,7 @@ version without a list of names that would go stale.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,7 +51,7 @@ class GraphState:
     ) -> None:
         self._scheduler = scheduler
         self._attributes = {
-            name: _copy_container(value)
+            name: copy_container(value)
             for name, value in scheduler.__dict__.items()
             if isinstance(value, _CONTAINERS)
         }
@@ -60,7 +61,7 @@ class GraphState:
     def restore(self) -> None:
         """Put scheduler, nodes and buffers back as they were."""
         for name, value in self._attributes.items():
-            setattr(self._scheduler, name, _copy_container(value))
+            setattr(self._scheduler, name, copy_container(value))
         for leaf in self._leaves:
             leaf.restore()
         for buf, users in self._users:
@@ -83,12 +84,13 @@ def forget_tilings() -> None:
 
 
 def _copy(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name: _copy_container(value) for name, value in attributes.items()}
+    return {name: copy_container(value) for name, value in attributes.items()}
 
 
-def _copy_container(value: Any) -> Any:
+def copy_container(value: Any) -> Any:
+    """A copy of a container of Inductor's, its members shared; anything else itself."""
     if isinstance(value, OrderedSet):
         return OrderedSet(value)
-    if type(value) in (list, dict, set):
+    if type(value) in (list, dict, set, defaultdict):
         return value.copy()
     return value

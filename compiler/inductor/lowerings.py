@@ -1,0 +1,229 @@
+"""Lowered graphs that stand still, to be scheduled and generated again and again.
+
+A compile lowers its graph and goes on to the scheduler at once. Here it is stopped in between, and
+what was lowered is put back after every scheduling, so that any number of schedules is built from
+one lowering; a lowering under other choices starts from the graph as Inductor's passes left it.
+Decides nothing, and does nothing outside of :func:`standing`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch._inductor import config as inductor_config
+from torch._inductor import graph as inductor_graph
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+
+from fusewise.compiler.inductor.hooks import is_subgraph
+from fusewise.compiler.inductor.inlining import Inlining
+from fusewise.compiler.inductor.state import copy_container, forget_tilings
+
+_Graph = inductor_graph.GraphLowering
+_Built = (ir.IRNode, ir.OutputSpec)
+_HOLDERS = (list, tuple, set, frozenset)
+#: Settings that Inductor first reads while it lowers a graph, and those that it reads later still.
+#: Any other may have its effect before, on what a lowering starts from.
+_IN_LOWERING = frozenset(
+    {
+        "realize_reads_threshold",
+        "realize_opcount_threshold",
+        "realize_cpu_opcount_threshold",
+        "realize_acc_reads_threshold",
+        "realize_cpu_acc_reads_threshold",
+        "split_reductions",
+        "force_pointwise_cat",
+    }
+)
+_AFTER_LOWERING = frozenset(
+    {
+        "loop_ordering_after_fusion",
+        "triton.tiling_prevents_pointwise_fusion",
+        "triton.tiling_prevents_reduction_fusion",
+        "combo_kernels",
+        "benchmark_combo_kernel",
+        "combo_kernels_pointwise_only",
+        "combo_kernel_peak_memory_increase_gb",
+        "combo_kernel_peak_memory_pct_threshold",
+        "combo_kernel_max_distance",
+    }
+)
+#: Where a graph lowered in :func:`standing` keeps what it was made from.
+_ARGUMENTS = "_fusewise_arguments"
+
+
+class Lowered:
+    """One graph after its lowering, before its scheduler is made."""
+
+    def __init__(self, graph: _Graph) -> None:
+        self.graph = graph
+        # Scheduling fixes layouts, removes buffers and numbers what it makes.
+        owners = [graph, graph.sizevars, *_built(graph)]
+        self._saved = [(owner, _attributes(owner)) for owner in owners]
+
+    def restore(self) -> None:
+        """Put everything back as it was after the lowering."""
+        for owner, attributes in self._saved:
+            owner.__dict__.clear()
+            owner.__dict__.update({k: copy_container(v) for k, v in attributes.items()})
+        if hasattr(self.graph, "workspace_id"):
+            self.graph.workspace_id = itertools.count()
+        forget_tilings()
+
+    def generate(self) -> str:
+        """Schedule the graph and generate its program, under whatever is in force."""
+        self.restore()
+        with V.set_graph_handler(self.graph), V.set_extern_kernel_nodes([]):
+            code, _ = self.graph.codegen()
+        return str(code.value)
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    return {name: copy_container(value) for name, value in owner.__dict__.items()}
+
+
+def _built(graph: _Graph) -> list[Any]:
+    """All that the graph's operations and buffers are made of, each once."""
+    found: dict[int, Any] = {}
+    left: list[Any] = [
+        *graph.operations,
+        *graph.buffers,
+        *graph.graph_inputs.values(),
+        *(graph.graph_outputs or ()),
+    ]
+    while left:
+        value = left.pop()
+        if isinstance(value, _HOLDERS):
+            left.extend(value)
+        elif isinstance(value, dict):
+            left.extend(value.values())
+        elif isinstance(value, _Built) and hasattr(value, "__dict__") and id(value) not in found:
+            found[id(value)] = value
+            left.extend(value.__dict__.values())
+    return list(found.values())
+
+
+class Standing:
+    """A compile that waits between lowering and scheduling, with lowerings of the same graph."""
+
+    def __init__(self, graph: _Graph) -> None:
+        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] = getattr(graph, _ARGUMENTS)
+        self._inputs: tuple[Any, ...] = tuple(graph.example_inputs or ())
+        self._own = Lowered(graph)
+        self._lowered: dict[object, tuple[Lowered, Inlining]] = {}
+
+    def restore(self) -> None:
+        """Have the compile go on as if nothing had been."""
+        self._own.restore()
+
+    def start_with(self, inlining: Inlining) -> None:
+        """Say what was decided in the lowering of the compile that waits."""
+        self._lowered[_key({}, inlining)] = self._own, inlining
+
+    def lowered(self, patches: Mapping[str, Any], inlining: Inlining) -> tuple[Lowered, Inlining]:
+        """The graph lowered as ``inlining`` wants it, and what was decided in that lowering.
+
+        To be asked with the settings ``patches`` in force, of which those that only matter later
+        make no difference. The same is lowered once. Raises what Inductor raises.
+        """
+        key = _key(patches, inlining)
+        if key not in self._lowered:
+            with inlining.active():
+                self._lowered[key] = self._lower(), inlining
+        return self._lowered[key]
+
+    def _lower(self) -> Lowered:
+        args, kwargs = self._arguments
+        with _nothing_stands():
+            graph = _Graph(*args, **kwargs)
+            with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
+                graph.run(*self._inputs)
+        return Lowered(graph)
+
+
+_visit: ContextVar[Callable[[Standing], None] | None] = ContextVar(
+    "fusewise_standing", default=None
+)
+_lock = threading.Lock()
+_installed = False
+
+
+@contextmanager
+def standing(visit: Callable[[Standing], None]) -> Iterator[None]:
+    """Show the graph that is compiled in this context to ``visit`` once it is lowered.
+
+    The compile then goes on as if nothing had been. Graphs within the graph are not shown.
+    """
+    _install()
+    token = _visit.set(visit)
+    try:
+        yield
+    finally:
+        _visit.reset(token)
+
+
+@contextmanager
+def _nothing_stands() -> Iterator[None]:
+    token = _visit.set(None)
+    try:
+        yield
+    finally:
+        _visit.reset(token)
+
+
+def _key(patches: Mapping[str, Any], inlining: Inlining) -> object:
+    settings = {name: value for name, value in patches.items() if name in _IN_LOWERING}
+    return tuple(sorted(settings.items())), tuple(sorted(inlining.wanted.items()))
+
+
+def is_late(patches: Mapping[str, Any]) -> bool:
+    """Whether nothing that happens before a graph is lowered depends on these settings."""
+    return patches.keys() <= _IN_LOWERING | _AFTER_LOWERING
+
+
+def can_stand() -> bool:
+    """Whether code under the settings in force is all there is to a program.
+
+    Where Inductor tunes as it compiles it puts more into the program, and runs what is unfinished.
+    """
+    triton: Any = inductor_config.triton
+    return not triton.autotune_at_compile_time
+
+
+def _install() -> None:
+    global _installed  # noqa: PLW0603
+    with _lock:
+        if _installed:
+            return
+        initialise, codegen = _Graph.__init__, _Graph.codegen
+
+        @functools.wraps(initialise)
+        def initialised(self: _Graph, *args: Any, **kwargs: Any) -> None:
+            initialise(self, *args, **kwargs)
+            if _visit.get() is not None and not _is_inner(self):
+                setattr(self, _ARGUMENTS, (args, kwargs))
+
+        @functools.wraps(codegen)
+        def shown(self: _Graph) -> Any:
+            visit = _visit.get()
+            if visit is None or not hasattr(self, _ARGUMENTS):
+                return codegen(self)
+            with _nothing_stands():
+                waiting = Standing(self)
+                visit(waiting)
+                waiting.restore()
+            return codegen(self)
+
+        _Graph.__init__ = initialised  # type: ignore[method-assign]
+        _Graph.codegen = shown  # type: ignore[method-assign]
+        _installed = True
+
+
+def _is_inner(graph: _Graph) -> bool:
+    return is_subgraph(graph) or bool(graph.is_const_graph) or bool(graph.cpp_wrapper)
