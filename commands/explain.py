@@ -23,10 +23,12 @@ Examples:
   fusewise explain model.py:factory --only missed
   fusewise explain model.py:factory --why op2,op5 --measure
   fusewise explain model.py:factory --graph backward --node op7 --plan plan.json
+  fusewise explain model.py:factory --html report.html --measure
   fusewise explain model.py:factory --json > explained.json
 
 TARGET is FILE.py:FACTORY, as for `fusewise search`. The chosen schedule is the one in the plan file
-or in the store, else Inductor's own. Reasons are in docs/refusals.md; scores are Inductor's.
+or in the store, else Inductor's own; with --predicted or --html, else the one that is predicted to
+be best. Reasons are in docs/refusals.md; scores are Inductor's.
 """
 
 
@@ -68,6 +70,18 @@ or in the store, else Inductor's own. Reasons are in docs/refusals.md; scores ar
     metavar="FILE",
     help="Rules that hold for it, as TOML or JSON: what they forbid has the reason `rule`.",
 )
+@click.option(
+    "--predicted",
+    is_flag=True,
+    help="Where no schedule is stored or given, search for the plan that is predicted to be best "
+    "and explain that.",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page to look at, in one file that needs nothing beside it. Implies --predicted.",
+)
 @model_option
 @store_option
 @target_device_option
@@ -90,6 +104,8 @@ def explain(
     measure: bool,
     plan: Path | None,
     rule_file: Path | None,
+    predicted: bool,
+    html: Path | None,
     model: str | None,
     store_path: Path | None,
     device: str | None,
@@ -101,11 +117,14 @@ def explain(
     from fusewise.commands.explain_tables import Filter, show_program
     from fusewise.compiler.explaining.counterfactual import Question
     from fusewise.compiler.explaining.graph import Wish
+    from fusewise.compiler.explaining.html import check_page, write_page
     from fusewise.compiler.explaining.program import explain_program
     from fusewise.datasets.corpora import on_device
     from fusewise.datasets.target import load_target
     from fusewise.schedule.rule_file import read_rule_file
 
+    if html is not None:
+        check_page(html)
     question = None
     if why is not None:
         first, comma, second = (part.strip() for part in why.partition(","))
@@ -124,6 +143,7 @@ def explain(
             plan=plan,
             rules=None if rule_file is None else read_rule_file(rule_file),
             measure=measure,
+            predicted=predicted or html is not None,
             why=question,
             kinds=graphs,
         )
@@ -133,7 +153,11 @@ def explain(
     with progress_bar(as_json=as_json) as bar:
         task = bar.add_task("compiling", total=None, note="")
         explained = explain_program(sample, wish, lambda text: bar.update(task, description=text))
+    if html is not None:
+        write_page(explained, html)
     if as_json:
         click.echo(explained.json())
+    elif html is not None:
+        click.echo(f"report {html}")
     else:
         show_program(explained, Filter(nodes, only, with_nodes, rows))

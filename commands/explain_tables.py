@@ -118,6 +118,8 @@ def _origin(plan: ExplainedPlan) -> str:
         return "Inductor's own"
     if plan.origin == "rules":
         return f"{plan.choices}, Inductor's own as rules want it"
+    if plan.origin == "predicted":
+        return f"{plan.choices}, predicted to be best"
     return f"{plan.choices}, from the {plan.origin}"
 
 

@@ -63,6 +63,7 @@ def _plan(why: Why) -> str:
         "rules": "the plan under rules",
         "store": "the stored plan",
         "plan file": "the plan of the file",
+        "predicted": "the plan predicted to be best",
     }[why.plan]
 
 

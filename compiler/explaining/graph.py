@@ -14,6 +14,12 @@ from typing import Any
 import msgspec
 
 from fusewise.compiler.contest import announce, graph_job, hold
+from fusewise.compiler.explaining.candidates import (
+    completed,
+    explained_candidates,
+    find_chosen,
+    time_candidates,
+)
 from fusewise.compiler.explaining.counterfactual import (
     Question,
     change_plan,
@@ -37,10 +43,6 @@ from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.source_lines import source_lines
 from fusewise.compiler.measuring.job import GraphJob
-from fusewise.compiler.memory import recall
-from fusewise.compiler.plan_files import planned_for
-from fusewise.compiler.reports import RulesReport
-from fusewise.compiler.ruled import compile_by_rules
 from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Predictor
 from fusewise.schedule.errors import MeasureError, PlanError
@@ -66,7 +68,9 @@ class Wish:
     plan: Path | None = None
     #: The user's rules; None for none.
     rules: RuleSet | None = None
-    #: Whether kernels are timed.
+    #: Whether the plan that is predicted to be best is the chosen one where there is no other.
+    predicted: bool = False
+    #: Whether kernels and candidates are timed.
     measure: bool = False
     #: One fusion to look at closely.
     why: Question | None = None
@@ -118,14 +122,15 @@ class GraphExplainer:
                 self._predictor.model.id,
                 session.options.rules,
             )
-        #: What came of the user's rules; None where there are none.
-        self._rules: RulesReport | None = None
 
     def explained(self) -> ExplainedGraph:
         """The graph explained; Inductor lowers it several times for that."""
         kind = self._graph.kind
         self._told(f"{kind}: fusions")
-        origin, chosen = self._chosen()
+        choice = find_chosen(
+            self._graph, self._session, self._predictor, self._key, search=self._wish.predicted
+        )
+        origin, chosen = choice.origin, choice.schedule
         own_choices = bool(chosen and (chosen.lowering or chosen.codegen))
         asked: dict[str, Any] = {}
 
@@ -161,6 +166,7 @@ class GraphExplainer:
         default_kernels = kernels if seen is default else Kernels(self._graph, default.view)
         timed = default_timed = None
         why, why_plan = asked.get("why", (None, None))
+        candidates = completed(choice, default.view, seen.view)
         not_measured = ""
         if self._wish.measure:
             try:
@@ -169,6 +175,8 @@ class GraphExplainer:
                 timed = kernels.time(job)
                 default_timed = timed if seen is default else default_kernels.time(job)
                 not_measured = timed.failure
+                self._told(f"{kind}: timing candidates")
+                candidates = time_candidates(self._graph, job, candidates, _CONTEST_S)
                 if why is not None and why_plan is not None:
                     self._told(f"{kind}: timing both plans")
                     why = self._contest(why, why_plan, default, seen, job)
@@ -195,27 +203,11 @@ class GraphExplainer:
             default_groups=default_groups,
             default_plan=explained_plan(default.view, default_groups),
             chosen_nodes=seen.nodes if own_choices else (),
+            chosen_edges=seen.edges if own_choices else (),
+            candidates=explained_candidates(candidates, choice, default.view.plan),
             why=why,
-            rules=self._rules,
+            rules=choice.rules,
             not_measured=not_measured,
-        )
-
-    def _chosen(self) -> tuple[str, Schedule | None]:
-        """Where the chosen schedule comes from, and what it is; None for Inductor's own."""
-        session, rules = self._session, self._session.options.rules
-        if session.plan_file is not None:
-            subject = f"plan file {session.options.plan}"
-            planned = planned_for(session.plan_file, self._key, self._graph.kind, subject)
-            return "plan file", planned.schedule
-        remembered = recall(session.store, self._key.key, self._predictor.profile.key, "replay")
-        if remembered is not None:
-            default = remembered.chosen.origin == "default"
-            return "store", None if default else remembered.chosen.schedule
-        if rules is None:
-            return "inductor", None
-        _, candidate, self._rules = compile_by_rules(self._graph, rules)
-        return (
-            ("inductor", None) if candidate.origin == "default" else ("rules", candidate.schedule)
         )
 
     def _rulings(self, problem: Problem) -> Rulings | None:

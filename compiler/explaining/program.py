@@ -84,6 +84,7 @@ def explain_call(
     why: tuple[str, str] | None = None,
     plan: str | None = None,
     rules: Rule | RuleSet | Sequence[Rule] | None = None,
+    predicted: bool = False,
 ) -> ExplainedProgram:
     """:func:`explain_program` of a call, with your own store; see :func:`fusewise.explain`."""
     name = getattr(function, "__name__", None) or type(function).__name__
@@ -99,6 +100,7 @@ def explain_call(
         store=default_store_path(),
         plan=None if plan is None else Path(plan),
         measure=measure,
+        predicted=predicted,
         rules=None if rules is None else rule_set(rules),
         why=None if why is None else Question(*why),
     )

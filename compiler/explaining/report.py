@@ -129,7 +129,7 @@ class ExplainedGroup(msgspec.Struct, frozen=True, kw_only=True):
 class ExplainedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as a whole."""
 
-    #: Where it comes from: ``inductor``, ``rules``, ``store`` or ``plan file``.
+    #: Where it comes from: ``inductor``, ``rules``, ``store``, ``plan file`` or ``predicted``.
     origin: str
     schedule: str
     #: Its choices in a few words.
@@ -139,6 +139,32 @@ class ExplainedPlan(msgspec.Struct, frozen=True, kw_only=True):
     predicted_high_us: float
     #: Sum of the measured kernels; None unless all were timed.
     measured_us: float | None = None
+
+
+class ExplainedCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule that was considered, with the times of the whole graph."""
+
+    #: Id of the schedule.
+    schedule: str
+    #: Its choices in a few words.
+    choices: str
+    origin: str
+    groups: int
+    #: Groups that Inductor's own plan does not have; empty where the lowering makes other nodes.
+    own_groups: tuple[tuple[str, ...], ...]
+    #: Whether it is Inductor's own, and whether it is the one that is explained.
+    default: bool
+    chosen: bool
+    predicted_us: float | None
+    predicted_low_us: float | None
+    predicted_high_us: float | None
+    measured_us: float | None
+    spread: float | None
+    rounds: int
+    #: ``predicted``, ``measured`` or ``failed``.
+    status: str
+    #: Why it was taken or not.
+    reason: str
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,6 +240,10 @@ class ExplainedGraph(msgspec.Struct, frozen=True, kw_only=True):
     default_plan: ExplainedPlan
     #: Nodes of the chosen schedule where its choices make others; empty where they are ``nodes``.
     chosen_nodes: tuple[ExplainedNode, ...] = ()
+    #: Dependencies of ``chosen_nodes``.
+    chosen_edges: tuple[ExplainedEdge, ...] = ()
+    #: What the schedule was chosen among, Inductor's own first.
+    candidates: tuple[ExplainedCandidate, ...] = ()
     why: Why | None = None
     #: What came of the user's rules; None where there are none.
     rules: RulesReport | None = None
@@ -232,3 +262,13 @@ class ExplainedProgram(msgspec.Struct, frozen=True, kw_only=True):
     def json(self) -> str:
         """As ``fusewise explain --json`` prints it."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    def html(self) -> str:
+        """As ``fusewise explain --html`` writes it: one page that needs nothing beside it.
+
+        Raises:
+            UnsupportedError: jinja2 is not installed.
+        """
+        from fusewise.compiler.explaining.html import page
+
+        return page(self)

@@ -109,13 +109,37 @@ def test_a_target_that_raises_is_one_clear_error(explain: Invoke, refused: Refus
     refused(explain("nothing"), "returned")
 
 
+def test_a_page_to_look_at(explain: Invoke, refused: Refused, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    page = tmp_path / "report.html"
+    result = explain("inference", "--html", page)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"report {page}\n"
+    data = page.read_text("utf-8").partition('id="data">')[2].partition("</script>")[0]
+    (graph,) = json.loads(data)["graphs"]
+    # What is predicted to be best is searched for, so there are others to compare with.
+    assert len(graph["candidates"]) > 1
+    assert [c["default"] for c in graph["candidates"]].index(True) == 0
+    assert sum(c["chosen"] for c in graph["candidates"]) == 1
+    told = json.loads(explain("inference", "--html", page, "--json").stdout)
+    assert (
+        json.loads(page.read_text("utf-8").partition('id="data">')[2].partition("</script>")[0])[
+            "graphs"
+        ]
+        == told["graphs"]
+    )
+    refused(explain("inference", "--html", tmp_path / "nowhere" / "a.html"), "no folder", "nowhere")
+
+
 def test_explain_from_python(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
     monkeypatch.setenv("FUSEWISE_HOME", str(store.parent))
 
     def call(x: torch.Tensor) -> torch.Tensor:
         return x.sin().sum(0)
 
-    (graph,) = fusewise.explain(call, torch.randn(8, 8)).graphs
+    explained = fusewise.explain(call, torch.randn(8, 8))
+    (graph,) = explained.graphs
+    assert graph.key in explained.html()
     assert graph.kind == "inference"
     assert [len(group.nodes) for group in graph.groups] == [len(graph.nodes)]
 

@@ -12,6 +12,7 @@ import torch
 import torch._logging
 from torch import nn
 
+import fusewise
 from fusewise.compiler.explaining.counterfactual import Question
 from fusewise.compiler.explaining.graph import Wish
 from fusewise.compiler.explaining.program import explain_program
@@ -21,6 +22,7 @@ from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.target import trains
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.rules import at_most, rule_set
+from fusewise.schedule.rules import store as stored
 
 
 class _Norms(nn.Module):
@@ -217,3 +219,75 @@ def test_only_one_kind_of_graph(store: Path) -> None:
     assert [graph.kind for graph in explained.graphs] == ["backward"]
     with pytest.raises(PlanError, match="no inference graph"):
         explain_program(_sample("norms-training"), Wish(store=store, kinds=("inference",)))
+
+
+# The chosen schedule, and what it was chosen among.
+
+
+def test_without_a_choice_there_is_inductors_own(norms: ExplainedGraph) -> None:
+    (candidate,) = norms.candidates
+    assert candidate.default and candidate.chosen and not candidate.own_groups
+    assert candidate.predicted_us == pytest.approx(norms.default_plan.predicted_us)
+    assert norms.plan == norms.default_plan
+
+
+def test_the_plan_that_is_predicted_to_be_best(norms: ExplainedGraph, store: Path) -> None:
+    (graph,) = explain_program(_sample("norms"), Wish(store=store, predicted=True)).graphs
+    own = {group.nodes for group in norms.groups}
+    assert graph.default_groups == norms.default_groups
+    assert len(graph.candidates) > 2
+    first = graph.candidates[0]
+    assert first.default and first.predicted_us == pytest.approx(norms.plan.predicted_us)
+    (chosen,) = [c for c in graph.candidates if c.chosen]
+    times = [c.predicted_us for c in graph.candidates if c.predicted_us is not None]
+    assert graph.plan.predicted_us == pytest.approx(min(times)) == chosen.predicted_us
+    for candidate in graph.candidates:
+        assert not {frozenset(g) for g in candidate.own_groups} & {frozenset(g) for g in own}
+
+
+def test_a_stored_decision_brings_its_candidates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEWISE_HOME", str(tmp_path))
+    sample = _sample("norms")
+    torch._dynamo.reset()
+    options = {"fusewise.mode": "predict"}
+    with torch.no_grad():
+        torch.compile(sample.module, backend="fusewise", options=options)(*sample.args)
+    report = fusewise.reports()[-1]
+    assert report.fallback is None
+    wish = Wish(store=tmp_path / "store.duckdb")
+    (graph,) = explain_program(_sample("norms"), wish).graphs
+    assert {c.schedule for c in graph.candidates} == {c.schedule.id for c in report.candidates}
+    (chosen,) = [c for c in graph.candidates if c.chosen]
+    assert report.chosen is not None and chosen.schedule == report.chosen.schedule.id
+
+
+def test_under_rules_both_plans_are_candidates(store: Path) -> None:
+    wish = Wish(store=store, rules=rule_set(at_most(nodes=2)))
+    (graph,) = explain_program(_sample("norms"), wish).graphs
+    own, ruled = graph.candidates
+    assert (own.default, own.chosen, ruled.default, ruled.chosen) == (True, False, False, True)
+    assert ruled.predicted_us == pytest.approx(graph.plan.predicted_us)
+    assert {g.nodes for g in graph.groups} >= set(ruled.own_groups)
+    assert ruled.own_groups
+
+
+@pytest.mark.slow
+def test_candidates_are_timed(store: Path) -> None:
+    wish = Wish(store=store, rules=rule_set(at_most(nodes=1)), measure=True)
+    (graph,) = explain_program(_sample("norms"), wish).graphs
+    assert graph.not_measured == ""
+    assert len(graph.candidates) == 2
+    for candidate in graph.candidates:
+        assert candidate.status == "measured" and candidate.measured_us and candidate.rounds
+
+
+def test_nodes_of_another_lowering_come_with_their_edges(store: Path) -> None:
+    wish = Wish(store=store, rules=rule_set(stored("aten.add")))
+    (graph,) = explain_program(_sample("norms"), wish).graphs
+    assert graph.plan.origin == "rules" and len(graph.chosen_nodes) > len(graph.nodes)
+    names = {node.name for node in graph.chosen_nodes}
+    assert graph.chosen_edges
+    assert all({edge.producer, edge.consumer} <= names for edge in graph.chosen_edges)
+    assert all(not candidate.own_groups for candidate in graph.candidates)
