@@ -1,123 +1,156 @@
-"""What is known of a trained model's errors: conformal widths, and the range it was trained on.
+"""How far to trust a trained model: conformal widths of its intervals, and of the roofline's.
 
-Made once from rows that the trees did not see; saved with the trees. It never changes a median
-that the learned model gives, it only says how far to trust it.
+Made once from errors on kernels whose family the trees did not see; saved with the trees. It never
+changes a median that the learned model gives.
+
+Families are taken to be exchangeable, kernels within one are not: near copies of each other err
+alike. So each family counts as much as any other, however many kernels it has, and the finite
+number of families is what the quantile is corrected for (Dunn, Wasserman, Ramdas 2023,
+"Distribution-free prediction sets for two-layer hierarchical models").
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fusewise.costmodel.feature_table import COLUMN, FEATURES
 from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.roofline import INTERVAL_FACTOR
 
-#: Rows that each range of times should have, for a 90 % quantile that means something.
+Labels = npt.NDArray[Any]
+
+#: Kernels that each range of times should have, for a 90 % quantile that means something.
 _ROWS_A_BIN: Final = 60
 _MOST_BINS: Final = 6
-#: Least margin around a training range, in the feature's unit: a factor of two for logs.
-_LEAST_MARGIN: Final = {"share": 0.1, "flag": 0.0, "log2": 1.0}
-_OTHER_MARGIN: Final = 1.0
-#: For device rates, which differ by less from one probe of a device to the next.
-_DEVICE_MARGIN: Final = 0.4
-_DEVICE: Final = [i for name, i in COLUMN.items() if name == "is_cuda" or name[:7] == "device_"]
+#: Kernels of a kind that are enough to ask how the roofline does on it.
+_ROWS_A_KIND: Final = 20
+#: Least difficulty: what two measurements of one kernel differ by.
+_LEAST_DIFFICULTY: Final = 0.02
 
 
 class Calibration(msgspec.Struct, frozen=True, eq=False):
     """Widths are half widths of the log of time; ranges of times are over the log roofline."""
 
+    #: Half width of the learned model's interval over the difficulty of the kernel.
+    scale: float
     #: Inner edges between the b ranges of times, length b - 1.
     edges: tuple[float, ...]
-    #: Half width of the learned model's interval in each range.
-    learned_width: tuple[float, ...]
+    #: Whether trees do better than the roofline in each range.
+    trusted: tuple[bool, ...]
     #: Median of log(measured / roofline) in each range.
     roofline_shift: tuple[float, ...]
     #: Half width of the interval of the roofline times that factor.
     roofline_width: tuple[float, ...]
-    #: Range of each feature within which the trees may be asked, length F.
-    lowest: tuple[float, ...]
-    highest: tuple[float, ...]
+    #: Least half width of it for kernels unlike those trained on: from kinds of kernels left out.
+    strange_width: float
     confidence: float
 
     def encode(self) -> bytes:
         """Canonical text."""
         return msgspec.json.encode(self)
 
-    @property
-    def learned(self) -> FloatArray:
-        """Half widths of the learned model, shape [b]."""
-        return np.array(self.learned_width)
-
-    @property
-    def shift(self) -> FloatArray:
-        """Log factors of the roofline, shape [b]."""
-        return np.array(self.roofline_shift)
-
-    @property
-    def roofline(self) -> FloatArray:
-        """Half widths of the roofline, shape [b]."""
-        return np.array(self.roofline_width)
-
     def bins(self, log_base: FloatArray) -> npt.NDArray[np.intp]:
         """Range of times of each row, shape [n], from the log of the roofline in microseconds."""
         return np.searchsorted(np.array(self.edges), log_base)
 
-    def inside(self, features: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether all of a row's features lie within their ranges, shape [n]."""
-        within = (features >= np.array(self.lowest)) & (features <= np.array(self.highest))
-        return np.asarray(within.all(axis=1))
-
-    def known_device(self, features: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether a row is of a device like those trained on, shape [n]."""
-        device = features[:, _DEVICE]
-        low, high = np.array(self.lowest)[_DEVICE], np.array(self.highest)[_DEVICE]
-        return np.asarray(((device >= low) & (device <= high)).all(axis=1))
+    def learned_width(self, difficulty: FloatArray) -> FloatArray:
+        """Half widths of the learned model's intervals, shape [n]."""
+        width: FloatArray = self.scale * np.maximum(difficulty, _LEAST_DIFFICULTY)
+        return width
 
 
 def calibrate(
-    features: FloatArray,
     *,
     log_base: FloatArray,
-    learned_error: FloatArray,
     log_ratio: FloatArray,
+    learned_error: FloatArray,
+    difficulty: FloatArray,
+    labels: Labels,
+    kinds: npt.NDArray[np.int64],
     confidence: float,
-    margin: float,
 ) -> Calibration:
-    """Calibration from held-out rows, and from the ``features`` [n, F] of all rows trained on.
+    """Calibration from n kernels, each predicted by trees that saw nothing of its label.
 
-    ``log_base``, ``learned_error`` and ``log_ratio`` [m] are of the held-out rows: the log of the
-    roofline time, the error of the learned log ratio, and the log ratio itself.
+    Args:
+        log_base: [n], log of the roofline time.
+        log_ratio: [n], log of measured over roofline time.
+        learned_error: [n], error of the learned log ratio.
+        difficulty: [n], the absolute error that was expected, by other labels.
+        labels: [n], family or graph.
+        kinds: [n], kind of each kernel, as of ``fusewise.costmodel.familiar``.
+        confidence: part of measured times that intervals should hold.
     """
     count = int(np.clip(len(log_base) // _ROWS_A_BIN, 1, _MOST_BINS))
     edges = np.unique(np.quantile(log_base, np.arange(1, count) / count))
     at = np.searchsorted(edges, log_base)
-    learned, shift, roofline = [], [], []
+    trusted, shift, roofline = [], [], []
     for b in range(len(edges) + 1):
         # Equal roofline times can leave a range empty; it then borrows all rows.
         rows = at == b if (at == b).any() else np.ones(len(at), dtype=bool)
         middle = float(np.median(log_ratio[rows]))
-        learned.append(_conformal_quantile(np.abs(learned_error[rows]), confidence))
+        width = grouped_quantile(np.abs(log_ratio[rows] - middle), labels[rows], confidence)
+        learned = grouped_quantile(np.abs(learned_error[rows]), labels[rows], confidence)
+        trusted.append(learned <= width)
         shift.append(middle)
-        roofline.append(_conformal_quantile(np.abs(log_ratio[rows] - middle), confidence))
-    low, high = features.min(axis=0), features.max(axis=0)
-    least = np.array([_LEAST_MARGIN.get(f.unit.split()[0], _OTHER_MARGIN) for f in FEATURES])
-    least[_DEVICE] = np.minimum(least[_DEVICE], _DEVICE_MARGIN)
-    around = np.maximum(margin * (high - low), least)
+        roofline.append(width)
+    scores = np.abs(learned_error) / np.maximum(difficulty, _LEAST_DIFFICULTY)
     return Calibration(
+        scale=grouped_quantile(scores, labels, confidence),
         edges=tuple(edges.tolist()),
-        learned_width=tuple(learned),
+        trusted=tuple(trusted),
         roofline_shift=tuple(shift),
         roofline_width=tuple(roofline),
-        lowest=tuple((low - around).tolist()),
-        highest=tuple((high + around).tolist()),
+        strange_width=_strange_width(log_ratio, at, kinds, confidence),
         confidence=confidence,
     )
 
 
-def _conformal_quantile(errors: FloatArray, confidence: float) -> float:
-    """The ceil((n + 1) confidence)-th smallest error (Lei et al. 2018, eq. 6), n at most."""
-    rank = int(np.ceil((len(errors) + 1) * confidence))
-    return float(np.sort(errors)[min(rank, len(errors)) - 1])
+def grouped_quantile(scores: FloatArray, labels: Labels, confidence: float) -> float:
+    """What a score of a label not seen stays below with that confidence, if labels exchange.
+
+    Each of the K labels has the weight 1 / (K + 1), spread over its scores [n]; what is left lies
+    beyond all of them. Where there are as many labels as scores, this is split conformal (Lei et
+    al. 2018, eq. 6). With fewer than some 20 labels that would ask for more than the greatest
+    score; then half of what is beyond the confidence is asked for instead.
+    """
+    _, at, counts = np.unique(
+        np.asarray(labels, dtype=str), return_inverse=True, return_counts=True
+    )
+    level = min(confidence * (len(counts) + 1) / len(counts), (1.0 + confidence) / 2.0)
+    if len(counts) == len(scores):
+        level = confidence * (len(counts) + 1) / len(counts)
+    order = np.argsort(scores, kind="stable")
+    weight = np.cumsum(1.0 / counts[at[order]]) / len(counts)
+    # Rounding must not ask for one score more than the rank says.
+    rank = int(np.searchsorted(weight, level - 1e-9))
+    return float(scores[order[min(rank, len(scores) - 1)]])
+
+
+def _strange_width(
+    log_ratio: FloatArray,
+    at: npt.NDArray[np.intp],
+    kinds: npt.NDArray[np.int64],
+    confidence: float,
+) -> float:
+    """Half width of the roofline for a kind of kernels that nothing was learned of.
+
+    Each kind in turn gets the shift of all others; kinds are what is exchanged.
+    """
+    errors, labels = [], []
+    for kind in np.unique(kinds).tolist():
+        mine = kinds == kind
+        if np.count_nonzero(mine) < _ROWS_A_KIND or mine.all():
+            continue
+        error = np.empty(len(log_ratio))
+        for b in np.unique(at[mine]).tolist():
+            others = ~mine & (at == b)
+            others = others if others.any() else ~mine
+            error[at == b] = log_ratio[at == b] - np.median(log_ratio[others])
+        errors.append(np.abs(error[mine]))
+        labels.append(np.full(len(errors[-1]), kind))
+    if len(errors) < 2:  # noqa: PLR2004 - of one kind nothing is known of others
+        return float(np.log(INTERVAL_FACTOR))
+    return grouped_quantile(np.concatenate(errors), np.concatenate(labels), confidence)

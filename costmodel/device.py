@@ -1,8 +1,8 @@
 """What a device can do: a profile of a dozen rates, measured once with plain eager operations.
 
 The rates are what generated kernels are up against (bandwidth, gather, arithmetic, launch cost).
-They are device features of the learned model and the constants of the roofline. Nothing here
-compiles code or times a generated kernel.
+They are device features of the learned model and the constants of the roofline. How they are
+measured is ``fusewise.costmodel.probe``'s; here they are named, kept and read back.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Final, Literal
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from fusewise.costmodel.probe import Extent, probe
 from fusewise.schedule.errors import ModelError, UnsupportedError
 
-_SWEEPS = 3
-_CPU_SWEEP_S = 0.05
-#: Seconds of one sweep of one call on a GPU.
-_CUDA_SWEEP_S = 0.05
-_LEAST_ROUNDS = 3
-_SHORT_S = 20e-6
-_CUDA_QUEUE = 50
-_FALLBACK_CACHE = 16 << 20
-_Call = Callable[[], object]
+_FALLBACK_CACHE: Final = 16 << 20
+#: Rates of profiles that are older than these, as parts of others. A strided read brings lines of
+#: 64 bytes for four; an atomic update is a random read and a random write; a small table stays in
+#: a CPU's first cache (25 times as fast, on an AMD EPYC), of a GPU nothing better is known.
+_STRIDED_OF_COPY: Final = 1 / 16
+_ATOMIC_OF_GATHERS: Final = 1 / 2
+_CONTENDED_OF_ATOMIC: Final = {"cpu": 25.0, "cuda": 1.0}
+_GATHERED_BYTES: Final = 4
 
 
-class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates of one device. GB and GFLOP are powers of ten; all rates are of the whole device."""
+class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Rates of one device. GB and GFLOP are powers of ten; all rates are of the whole device.
+
+    A rate of 0 was not probed, since the profile is older than it: the property of the same thing
+    without a unit in its name then gives a documented part of another rate.
+    """
 
     #: Stable text that names the device, such as ``cpu-AMD_EPYC-2t`` or ``cuda-NVIDIA_H200``.
     key: str
@@ -58,6 +59,27 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     #: As ``copy_gbs`` for a copy that stays in the cache; 0 where unknown, ``copy_gbs`` then holds.
     cache_gbs: float = 0.0
+    #: Useful bytes a second of a read that takes four bytes of each 64, beyond the cache, GB/s.
+    strided_gbs: float = 0.0
+    #: Additions to random elements of a table beyond the cache, 10^9 a second; atomic on a GPU.
+    atomic_gops: float = 0.0
+    #: As above to the elements of a table of 1,024, so that many hit the same one.
+    contended_gops: float = 0.0
+
+    @property
+    def strided(self) -> float:
+        """``strided_gbs``; a sixteenth of ``copy_gbs`` where it was not probed."""
+        return self.strided_gbs or _STRIDED_OF_COPY * self.copy_gbs
+
+    @property
+    def atomic(self) -> float:
+        """``atomic_gops``; half of the elements that ``gather_gbs`` reads where not probed."""
+        return self.atomic_gops or _ATOMIC_OF_GATHERS * self.gather_gbs / _GATHERED_BYTES
+
+    @property
+    def contended(self) -> float:
+        """``contended_gops``; where not probed :attr:`atomic`, on a CPU 25 times as much."""
+        return self.contended_gops or _CONTENDED_OF_ATOMIC[self.kind] * self.atomic
 
 
 def device_key(device: torch.device) -> str:
@@ -102,9 +124,7 @@ def device_profile(device: torch.device, home: Path) -> DeviceProfile:
                 remedy="delete the file, it will be measured again",
             ) from error
     profile = probe_device(device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(f".{time.time_ns()}.tmp")
-    scratch.write_bytes(msgspec.json.format(msgspec.json.encode(profile)))
+    scratch = _written(path, profile)
     try:
         # Whoever comes first wins, so that processes that start together agree afterwards.
         path.hardlink_to(scratch)
@@ -115,82 +135,61 @@ def device_profile(device: torch.device, home: Path) -> DeviceProfile:
     return profile
 
 
-def probe_device(device: torch.device) -> DeviceProfile:
-    """Measure ``device``; takes one to two seconds and some hundred megabytes of its memory.
+def renew_profile(device: torch.device, home: Path, *, seconds: float = 60.0) -> DeviceProfile:
+    """Probe ``device`` for so long, and keep the profile in place of the one there was.
 
-    Each rate is the best single call of three sweeps: what the device can reach, whatever else
-    runs. On a CPU, torch's number of threads is one for a moment.
+    Whatever was predicted with the old one is predicted anew.
+
+    Raises:
+        UnsupportedError: see :func:`device_key`.
+        ModelError: the folder cannot be written to.
+    """
+    path = home / "devices" / f"{device_key(device)}.json"
+    profile = probe_device(device, seconds=seconds)
+    try:
+        _written(path, profile).replace(path)
+    except OSError as error:
+        raise ModelError(
+            f"cannot be written: {error.strerror}",
+            subject=str(path),
+            remedy="choose a store in a folder that you may write to",
+        ) from error
+    return profile
+
+
+def probe_device(device: torch.device, *, seconds: float = 0.0) -> DeviceProfile:
+    """Measure ``device``; takes some three seconds, or ``seconds`` where that is longer.
+
+    Needs some hundred megabytes of its memory. More time makes no rate better known than the
+    quietest moment in it: it is worth something on a machine where others run.
 
     Raises:
         UnsupportedError: see :func:`device_key`.
     """
     kind = _kind(device)
-    cuda = kind == "cuda"
     cache_bytes, cores, threads = _sizes(device)
-    large = min(max((8 if cuda else 2) * cache_bytes, 64 << 20), 256 << 20)
-    # A quarter of the cache leaves room for both sides of the copy and for others.
-    resident = min(cache_bytes // 4, 8 << 20) // 8
-    # Sizes at which neither the call nor the memory counts for much.
-    wide = (1 << 22) if cuda else (1 << 16)
-    side = 4096 if cuda else 512
-    n = 1 << 20
-    # A compiler that asks may have a mode active under which nothing really runs.
-    with _disable_current_modes(), torch.no_grad(), _current(device), _full_precision(kind):
-        generator = torch.Generator(device=device).manual_seed(0)
-
-        def random(count: int) -> torch.Tensor:
-            return torch.rand(count, device=device, generator=generator)
-
-        source, target = random(large // 4), random(large // 4)
-        where = torch.randint(0, large // 4, (n,), device=device, generator=generator)
-        gathered = random(n)
-        near, near_out = random(resident), random(resident)
-        values, values_out = random(wide), random(wide)
-        left, product = random(side * side).view(side, side), random(side * side).view(side, side)
-        tiny, tiny_out = random(16), random(16)
-        time_us = _cuda_us if cuda else _cpu_us
-
-        def copy() -> object:
-            return target.copy_(source)
-
-        def gather() -> object:
-            return torch.index_select(source, 0, where, out=gathered)
-
-        # Work that stays on a core, timed on one and scaled up: threads that wait for each other
-        # on a busy machine would make it slower by orders of magnitude.
-        with _one_thread(kind):
-            one_copy_us, one_gather_us, cache_us, exp_us, matmul_us, launch_us = _best_us(
-                time_us,
-                copy,
-                gather,
-                lambda: near_out.copy_(near),
-                lambda: torch.exp(values, out=values_out),
-                lambda: torch.mm(left, left, out=product),
-                lambda: torch.add(tiny, tiny, out=tiny_out),
-            )
-        # Memory is shared, so its rate is what all threads get; one alone is the least it can be.
-        copy_us, gather_us = _best_us(time_us, copy, gather)
-        scale = 1 if cuda else min(threads, cores)
-
+    rates = probe(
+        device,
+        Extent(cache_bytes=cache_bytes, spread=1 if kind == "cuda" else min(threads, cores)),
+        seconds=seconds,
+    )
     return DeviceProfile(
         key=device_key(device),
         kind=kind,
         name=_name(device),
         threads=threads,
-        copy_gbs=_rate(2 * large, min(copy_us, one_copy_us), 0.0),
-        gather_gbs=_rate(4 * n, min(gather_us, one_gather_us), launch_us),
-        flops_gfs=_rate(2 * side**3 * scale, matmul_us, launch_us),
-        transcendental_gops=_rate(wide * scale, exp_us, launch_us),
-        launch_us=round(launch_us, 3),
         cache_bytes=cache_bytes,
         cores=cores,
-        cache_gbs=_rate(8 * resident * scale, cache_us, launch_us),
+        **rates,
     )
 
 
-def _rate(units: int, us: float, launch_us: float) -> float:
-    """Units a nanosecond, which are 10^9 a second, the launch cost taken off (half at most)."""
-    return round(units / (1e3 * max(us - launch_us, us / 2)), 3)
+def _written(path: Path, profile: DeviceProfile) -> Path:
+    """A file beside ``path`` with the profile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(f".{time.time_ns()}.tmp")
+    scratch.write_bytes(msgspec.json.format(msgspec.json.encode(profile)))
+    return scratch
 
 
 def _kind(device: torch.device) -> Literal["cpu", "cuda"]:
@@ -235,88 +234,3 @@ def _sizes(device: torch.device) -> tuple[int, int, int]:
 def _cache_size(path: Path) -> int:
     found = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else 0
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-@contextmanager
-def _one_thread(kind: Literal["cpu", "cuda"]) -> Iterator[None]:
-    threads = torch.get_num_threads()
-    if kind == "cuda" or threads == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def _full_precision(kind: Literal["cpu", "cuda"]) -> Iterator[None]:
-    """Keep matrix multiplication at fp32: a setting of the user's program must not change a rate.
-
-    Only touched where a lower precision is in force, and put back; torch refuses its older
-    precision functions once the newer ones disagree with them.
-    """
-    backends: Any = torch.backends
-    setting = backends.cuda.matmul if kind == "cuda" else backends.mkldnn.matmul
-    before = setting.fp32_precision
-    if before in ("none", "ieee"):
-        yield
-        return
-    setting.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        setting.fp32_precision = before
-
-
-def _best_us(time_us: Callable[[_Call], float], *calls: _Call) -> list[float]:
-    """Best time of each call; the sweeps are apart in time, so that a burst of load hits one."""
-    for call in calls:
-        call()
-    sweeps = [[time_us(call) for call in calls] for _ in range(_SWEEPS)]
-    return [min(times) for times in zip(*sweeps, strict=True)]
-
-
-def _cpu_us(call: _Call) -> float:
-    """Best time of a single call in 50 ms, three at least; of ten together where they are short."""
-    best, end = float("inf"), time.perf_counter() + _CPU_SWEEP_S
-    repeats, rounds = 1, 0
-    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        best = min(best, (time.perf_counter() - start) / repeats)
-        rounds += 1
-        # Below 20 us the clock itself would count.
-        repeats = 10 if best < _SHORT_S else 1
-    return best * 1e6
-
-
-def _cuda_us(call: _Call) -> float:
-    """Time of one call on the device: replays of a CUDA graph of many, the best of several.
-
-    Launched from Python, a small kernel would be timed at the pace of Python. In a graph it shows
-    the distance to the next one, which is what a chain of small kernels costs.
-    """
-    event: Any = torch.cuda.Event
-    begin, end = event(enable_timing=True), event(enable_timing=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(_CUDA_QUEUE):
-            call()
-    best, stop = float("inf"), time.perf_counter() + _CUDA_SWEEP_S
-    rounds = 0
-    # The clocks rise while it runs: the first replays are slower than what programs will see.
-    while rounds < _LEAST_ROUNDS or time.perf_counter() < stop:
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        best = min(best, float(begin.elapsed_time(end)) / _CUDA_QUEUE * 1e3)
-        rounds += 1
-    return best

@@ -1,4 +1,4 @@
-"""The learned cost model: LightGBM on the log of measured over roofline time.
+"""The learned cost model: a straight line and LightGBM on the log of measured over roofline time.
 
 :class:`LearnedCostModel` is an estimator after scikit-learn's conventions, from arrays to arrays.
 What it becomes once fitted is a ``TrainedModel``. It reads no store, does not split training from
@@ -8,17 +8,19 @@ test data, and knows nothing of plans.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.model_selection import GroupShuffleSplit, ShuffleSplit
+from sklearn.model_selection import GroupKFold
 from sklearn.utils.validation import check_is_fitted
 
 from fusewise.costmodel.calibration import calibrate
+from fusewise.costmodel.familiar import familiarise, kinds_of
 from fusewise.costmodel.feature_table import FEATURES
 from fusewise.costmodel.interface import FloatArray, Prediction
+from fusewise.costmodel.linear import Linear
 from fusewise.costmodel.roofline import check_features, roofline_us
 from fusewise.costmodel.trained import TrainedModel, design
 from fusewise.schedule.errors import ModelError
@@ -27,20 +29,38 @@ if TYPE_CHECKING:
     import lightgbm
 
 #: Fewest rows that a model can be fitted to: below, trees of any use have no leaves.
-MIN_ROWS = 50
+MIN_ROWS: Final = 50
+#: Log error from which on the ``fair`` objective grows no longer by the square.
+_FAIR: Final = 0.3
+_DIFFICULTY_TREES: Final = 40
+_DIFFICULTY: Final = {
+    "objective": "regression",
+    "num_leaves": 7,
+    "learning_rate": 0.06,
+    "min_data_in_leaf": 40,
+    "feature_fraction": 0.5,
+    "lambda_l2": 1.0,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+
+Labels = npt.NDArray[Any]
+Rows = npt.NDArray[np.intp]
 
 
 class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Estimator of kernel times in microseconds from features [n, F].
 
     The target is log(measured / roofline): sizes that span decades become one scale, errors are
-    relative, and where nothing is known the answer is the roofline's. Intervals are split
-    conformal (Vovk et al. 2005; Lei et al. 2018) on the log error of rows held out by group, with
-    one quantile for each range of roofline times (Mondrian), since small kernels are noisier.
+    relative, and where nothing is known the answer is the roofline's. Intervals are conformal
+    (Vovk et al. 2005; Lei et al. 2018) on the log errors of groups that the trees did not see,
+    each over the error that a second, small booster expects of such a kernel.
 
-    The roofline takes over, and the prediction says so, where a feature lies outside its training
-    range, or where the calibration showed the learned interval to be no narrower than the
-    roofline's.
+    The roofline takes over, and the prediction says so, where a kernel is unlike those trained on
+    (``fusewise.costmodel.familiar``), or where the calibration showed the learned interval to be
+    no narrower than the roofline's.
     """
 
     def __init__(
@@ -48,28 +68,32 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         n_estimators: int = 200,
         num_leaves: int = 31,
-        learning_rate: float = 0.06,
+        learning_rate: float = 0.1,
         min_child_samples: int = 10,
         subsample: float = 0.9,
         colsample_bytree: float = 0.7,
         reg_lambda: float = 1.0,
-        objective: str = "regression",
+        objective: str = "fair",
+        ridge: float = 100.0,
         confidence: float = 0.9,
-        calibration_share: float = 0.2,
-        margin: float = 0.25,
-        refit: bool = True,
+        folds: int = 5,
+        margin: float = 1.0,
+        false_alarms: float = 0.03,
         seed: int = 0,
     ) -> None:
         """Parameters.
 
         n_estimators, num_leaves, learning_rate, min_child_samples, subsample, colsample_bytree,
-        reg_lambda, objective: as LightGBM has them.
+            reg_lambda, objective: as LightGBM has them. Of ``fair`` the constant is 0.3: relative
+            errors count by their square up to about 30 %, by their size beyond.
+        ridge: strength of the ridge of the linear part that the trees start from, in rows.
         confidence: part of measured times that the interval should hold.
-        calibration_share: part of the groups (or rows) held out for the intervals.
-        margin: how far a feature may lie outside its training range, in parts of the range.
-        refit: fit the trees on all rows once the intervals are known. The intervals then belong to
-            trees that saw less, so they are rather too wide.
-        seed: of the sampling and of the split.
+        folds: parts that the groups (or rows) are cut into for the intervals, each of which is
+            predicted by trees of the others; two at least. The trees that are kept saw all.
+        margin: doublings that a size may lie outside of what was seen.
+        false_alarms: part of the kernels of groups not seen that may be taken to be unlike those
+            trained on.
+        seed: of the sampling.
         """
         self.n_estimators = n_estimators
         self.num_leaves = num_leaves
@@ -79,10 +103,11 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.colsample_bytree = colsample_bytree
         self.reg_lambda = reg_lambda
         self.objective = objective
+        self.ridge = ridge
         self.confidence = confidence
-        self.calibration_share = calibration_share
+        self.folds = folds
         self.margin = margin
-        self.refit = refit
+        self.false_alarms = false_alarms
         self.seed = seed
 
     def fit(
@@ -93,8 +118,9 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Fit to measured times ``us`` [n] in microseconds of kernels with ``features`` [n, F].
 
-        ``groups`` [n] are labels that the calibration split keeps together (the graph or family of
-        each kernel); rows are split one by one where it is None or has a single label.
+        ``groups`` [n] are labels of rows that are alike (the graph or family of each kernel), which
+        the parts that are held out for the intervals keep together; rows are taken one by one where
+        it is None or has a single label.
 
         Raises:
             ModelError: shapes do not fit, fewer than ``MIN_ROWS`` rows, or times or features that
@@ -105,21 +131,41 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_features(x, "training data")
         _check_targets(x, y)
         base = roofline_us(x)
+        log_base = np.log(base)
         matrix, target = design(x, base), np.log(y / base)
-        fitted, held = self._split(len(y), groups)
-        booster = self._train(matrix[fitted], target[fitted])
-        error = target[held] - np.asarray(booster.predict(matrix[held], num_threads=1))
+        labels = _labels(len(y), groups)
+        folds = self._folds(labels)
+        linear, booster = self._train(matrix, target)
+        # Each row as trees see it that saw nothing of its group.
+        ratio = np.empty(len(y))
+        for fitted, held in folds:
+            straight, trees = self._train(matrix[fitted], target[fitted])
+            ratio[held] = straight.predict(matrix[held])
+            ratio[held] += np.asarray(trees.predict(matrix[held], num_threads=1))
+        rows = np.sort(np.concatenate([held for _, held in folds]))
+        error = target - ratio
+        expected = np.empty(len(y))
+        seen = np.column_stack([matrix, ratio])
+        for _, held in folds:
+            others = np.setdiff1d(rows, held)
+            judge = self._train_difficulty(seen[others], np.abs(error[others]))
+            expected[held] = np.asarray(judge.predict(seen[held], num_threads=1))
+        difficulty = self._train_difficulty(seen[rows], np.abs(error[rows]))
         calibration = calibrate(
-            x,
-            log_base=np.log(base[held]),
-            learned_error=error,
-            log_ratio=target[held],
+            log_base=log_base[rows],
+            log_ratio=target[rows],
+            learned_error=error[rows],
+            difficulty=expected[rows],
+            labels=labels[rows],
+            kinds=kinds_of(x[rows]),
             confidence=self.confidence,
-            margin=self.margin,
         )
-        if self.refit:
-            booster = self._train(matrix, target)
-        self.model_ = TrainedModel(booster.model_to_string(), calibration)
+        familiar = familiarise(
+            x, log_base, labels, folds, margin=self.margin, false_alarms=self.false_alarms
+        )
+        self.model_ = TrainedModel(
+            linear, booster.model_to_string(), difficulty.model_to_string(), calibration, familiar
+        )
         self.n_features_in_ = x.shape[1]
         return self
 
@@ -137,20 +183,14 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         return self.model_.predict(np.asarray(features, dtype=np.float64))
 
-    def _split(
-        self, n: int, groups: Sequence[object] | npt.NDArray[Any] | None
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        kind, labels = ShuffleSplit, None
-        if groups is not None:
-            labels = np.unique(np.asarray(groups, dtype=str), return_inverse=True)[1]
-            if labels.max() > 0:
-                kind = GroupShuffleSplit
-        splitter = kind(n_splits=1, test_size=self.calibration_share, random_state=self.seed)
-        fitted, held = next(splitter.split(np.empty((n, 0)), groups=labels))
-        return fitted, held
+    def _folds(self, labels: Labels) -> list[tuple[Rows, Rows]]:
+        """Row numbers to fit to and held out; rows that are never held out give no intervals."""
+        return folds_of(labels, self.folds)
 
-    def _train(self, matrix: FloatArray, target: FloatArray) -> lightgbm.Booster:
+    def _train(self, matrix: FloatArray, target: FloatArray) -> tuple[Linear, lightgbm.Booster]:
         import lightgbm
+
+        linear = Linear.fit(matrix, target, self.ridge)
 
         parameters = {
             "objective": self.objective,
@@ -167,9 +207,40 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "force_row_wise": True,
             "verbosity": -1,
         }
+        if self.objective == "fair":
+            parameters["fair_c"] = _FAIR
         names = [feature.name for feature in FEATURES] + ["roofline"]
-        data = lightgbm.Dataset(matrix, label=target, feature_name=names, free_raw_data=True)
-        return lightgbm.train(parameters, data, num_boost_round=self.n_estimators)
+        left = target - linear.predict(matrix)
+        data = lightgbm.Dataset(matrix, label=left, feature_name=names, free_raw_data=True)
+        return linear, lightgbm.train(parameters, data, num_boost_round=self.n_estimators)
+
+    def _train_difficulty(self, matrix: FloatArray, error: FloatArray) -> lightgbm.Booster:
+        """A booster of the absolute error [n] of the log ratio, from the design and the ratio."""
+        import lightgbm
+
+        parameters = {**_DIFFICULTY, "seed": self.seed}
+        names = [feature.name for feature in FEATURES] + ["roofline", "ratio"]
+        data = lightgbm.Dataset(matrix, label=error, feature_name=names, free_raw_data=True)
+        return lightgbm.train(parameters, data, num_boost_round=_DIFFICULTY_TREES)
+
+
+def folds_of(labels: Labels, count: int) -> list[tuple[Rows, Rows]]:
+    """Row numbers to fit to and held out, ``count`` times or as often as there are labels.
+
+    Rows of one label [n] stand on one side, each row is held out once, and the parts are about
+    equal in size. There must be two labels at least.
+    """
+    numbers = np.unique(np.asarray(labels, dtype=str), return_inverse=True)[1]
+    splitter = GroupKFold(min(count, int(numbers.max()) + 1))
+    return list(splitter.split(np.empty((len(numbers), 0)), groups=numbers))
+
+
+def _labels(n: int, groups: Sequence[object] | npt.NDArray[Any] | None) -> Labels:
+    """Labels as text; each row its own where there are none, or only one."""
+    labels = [str(row) for row in range(n)]
+    if groups is not None and len({str(group) for group in groups}) > 1:
+        labels = [str(group) for group in groups]
+    return np.array(labels, dtype=object)
 
 
 def _check_targets(features: FloatArray, us: FloatArray) -> None:

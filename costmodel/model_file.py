@@ -1,8 +1,8 @@
 """Trained models as files: one JSON text, ``<name>.fusewise.json``, that vouches for itself.
 
-The file holds the trees as LightGBM's text, the calibration, and a manifest that says what the
-model was trained on and for. Nothing is pickled, so reading one runs no code of its author.
-Which of several models to use is the business of the registry.
+The file holds the linear part, the trees as LightGBM's text, what is known of their errors, and a
+manifest that says what the model was trained on and for. Nothing is pickled, so reading one runs no
+code of its author. Which of several models to use is the business of the registry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import msgspec
 
 from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_DIGEST, FEATURES_VERSION
+from fusewise.costmodel.linear import Linear
 from fusewise.costmodel.trained import TrainedModel
 from fusewise.schedule.errors import ModelError
 
@@ -26,7 +28,8 @@ _T = TypeVar("_T")
 
 SUFFIX: Final = ".fusewise.json"
 _FORMAT: Final = "fusewise cost model"
-_FORMAT_VERSION: Final = 1
+#: 2: the linear part, the difficulty and what is familiar came in.
+FORMAT_VERSION: Final = 2
 _TRAIN: Final = "train a model with train-costmodel, or choose another file"
 
 
@@ -36,6 +39,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     #: Identity of the model, from its trees and calibration.
     id: str
+    #: Form of the file: one of another form can be named, but not read.
+    format_version: int = FORMAT_VERSION
     #: The device it was trained on, with its rates at that time.
     profile: DeviceProfile
     features_version: int = FEATURES_VERSION
@@ -74,6 +79,9 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
     calibration: Calibration
+    familiar: Familiar
+    linear: Linear
+    difficulty: str
     trees: str
 
 
@@ -93,12 +101,17 @@ def write_model(saved: SavedModel, path: Path) -> None:
         )
     content = msgspec.json.encode(
         _Content(
-            manifest=saved.manifest, calibration=saved.model.calibration, trees=saved.model.trees
+            manifest=saved.manifest,
+            calibration=saved.model.calibration,
+            familiar=saved.model.familiar,
+            linear=saved.model.linear,
+            difficulty=saved.model.difficulty,
+            trees=saved.model.trees,
         )
     )
     file = _File(
         format=_FORMAT,
-        format_version=_FORMAT_VERSION,
+        format_version=FORMAT_VERSION,
         checksum=hashlib.sha256(content).hexdigest(),
         content=msgspec.Raw(content),
     )
@@ -123,6 +136,12 @@ def read_model(path: Path) -> SavedModel:
             names the file, what was found and what to do.
     """
     file = _read(path)
+    if file.format_version != FORMAT_VERSION:
+        raise ModelError(
+            f"file format {file.format_version}, this reads format {FORMAT_VERSION}",
+            subject=str(path),
+            remedy="use the version of fusewise that wrote it, or train it again",
+        )
     found = hashlib.sha256(file.content).hexdigest()
     if found != file.checksum:
         raise ModelError(
@@ -143,17 +162,28 @@ def read_model(path: Path) -> SavedModel:
             remedy="train it again with train-costmodel",
         )
     content = _decode(bytes(file.content), _Content, path)
-    model = TrainedModel(content.trees, content.calibration, name=manifest.name)
+    model = TrainedModel(
+        content.linear,
+        content.trees,
+        content.difficulty,
+        content.calibration,
+        content.familiar,
+        name=manifest.name,
+    )
     return SavedModel(model, manifest)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest alone, also of a model for other features; the checksum is not looked at.
+    """The manifest alone, also of a model for other features or of another form.
+
+    The checksum is not looked at.
 
     Raises:
         ModelError: the file is missing, cut short or no model.
     """
-    return _decode(bytes(_read(path).content), _ManifestOnly, path).manifest
+    file = _read(path)
+    manifest = _decode(bytes(file.content), _ManifestOnly, path).manifest
+    return msgspec.structs.replace(manifest, format_version=file.format_version)
 
 
 def _read(path: Path) -> _File:
@@ -169,12 +199,6 @@ def _read(path: Path) -> _File:
             f"not a fusewise cost model, its format is {file.format!r}",
             subject=str(path),
             remedy=_TRAIN,
-        )
-    if file.format_version != _FORMAT_VERSION:
-        raise ModelError(
-            f"file format {file.format_version}, this reads format {_FORMAT_VERSION}",
-            subject=str(path),
-            remedy="use the version of fusewise that wrote it, or train it again",
         )
     return file
 

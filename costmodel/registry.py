@@ -15,6 +15,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import FEATURES_DIGEST, FEATURES_VERSION
 from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.model_file import (
+    FORMAT_VERSION,
     SUFFIX,
     Manifest,
     SavedModel,
@@ -40,9 +41,13 @@ class ModelEntry:
 
     @property
     def usable(self) -> bool:
-        """Whether it was made for the features of this version."""
+        """Whether it is of this form, and was made for the features of this version."""
         m = self.manifest
-        return (m.features_version, m.features_digest) == (FEATURES_VERSION, FEATURES_DIGEST)
+        return (m.format_version, m.features_version, m.features_digest) == (
+            FORMAT_VERSION,
+            FEATURES_VERSION,
+            FEATURES_DIGEST,
+        )
 
 
 def list_models(home: Path) -> list[ModelEntry]:

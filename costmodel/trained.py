@@ -11,11 +11,14 @@ import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from fusewise.costmodel.calibration import Calibration
+from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
+from fusewise.costmodel.linear import Linear
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
 from fusewise.schedule.errors import ModelError
 
@@ -28,20 +31,55 @@ class TrainedModel:
 
     features_version = FEATURES_VERSION
 
-    def __init__(self, trees: str, calibration: Calibration, *, name: str = "learned") -> None:
-        """``trees`` is the text of a LightGBM booster over the features and the log roofline."""
+    def __init__(
+        self,
+        linear: Linear,
+        trees: str,
+        difficulty: str,
+        calibration: Calibration,
+        familiar: Familiar,
+        *,
+        name: str = "learned",
+    ) -> None:
+        """``trees`` and ``difficulty`` are texts of LightGBM boosters.
+
+        Linear part and trees see the features and the log roofline, and add up to the log of time
+        over roofline; the difficulty sees that as well, and gives the absolute error to expect.
+        """
+        self.linear = linear
         self.trees = trees
+        self.difficulty = difficulty
         self.calibration = calibration
+        self.familiar = familiar
         self.name = name
-        text = trees.encode() + calibration.encode()
+        parts = (trees.encode(), difficulty.encode(), calibration.encode())
+        text = b"".join((*parts, msgspec.json.encode((linear, familiar))))
         self.id = f"learned-{FEATURES_VERSION}-{hashlib.sha256(text).hexdigest()[:16]}"
+
+    def renamed(self, name: str) -> TrainedModel:
+        """The same model under another name; its ``id`` stays."""
+        return TrainedModel(
+            self.linear,
+            self.trees,
+            self.difficulty,
+            self.calibration,
+            self.familiar,
+            name=name,
+        )
 
     @cached_property
     def _booster(self) -> lightgbm.Booster:
+        return self._read(self.trees)
+
+    @cached_property
+    def _difficulty(self) -> lightgbm.Booster:
+        return self._read(self.difficulty)
+
+    def _read(self, text: str) -> lightgbm.Booster:
         import lightgbm
 
         try:
-            return lightgbm.Booster(model_str=self.trees)
+            return lightgbm.Booster(model_str=text)
         except lightgbm.basic.LightGBMError as error:
             raise ModelError(
                 f"its trees cannot be read: {error}",
@@ -63,16 +101,23 @@ class TrainedModel:
             return Prediction(empty, empty, empty, ())
         base = roofline_us(features)
         log_base = np.log(base)
-        ratio = np.asarray(self._booster.predict(design(features, base), num_threads=1))
+        matrix = np.column_stack([features, log_base])
+        ratio = self.linear.predict(matrix)
+        ratio += np.asarray(self._booster.predict(matrix, num_threads=1))
+        difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]), num_threads=1)
         cal = self.calibration
         at = cal.bins(log_base)
-        learned_width, roofline_width = cal.learned[at], cal.roofline[at]
-        inside = cal.inside(features)
-        learned = inside & (learned_width <= roofline_width)
+        learned_width = cal.learned_width(np.asarray(difficulty))
+        roofline_width = np.array(cal.roofline_width)[at]
+        covered = self.familiar.covers(features, log_base)
+        learned = covered & np.array(cal.trusted)[at]
+        roofline_width = np.where(
+            covered, roofline_width, np.maximum(roofline_width, cal.strange_width)
+        )
         # On the device that was trained for, the roofline is known to be off by a factor, and by
         # how much its errors spread; on another one nothing is known.
-        known = cal.known_device(features)
-        shift = np.where(learned, ratio, np.where(known, cal.shift[at], 0.0))
+        known = self.familiar.known_device(features)
+        shift = np.where(learned, ratio, np.where(known, np.array(cal.roofline_shift)[at], 0.0))
         width = np.where(
             learned, learned_width, np.where(known, roofline_width, np.log(INTERVAL_FACTOR))
         )
@@ -83,13 +128,16 @@ class TrainedModel:
         return Prediction(np.exp(middle), np.exp(middle - width), np.exp(middle + width), source)
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
-        """SHAP values of the trees' log ratio, shape [n, F + 2], the mean of all rows last.
+        """What each column adds to the log ratio, shape [n, F + 2], the mean of all rows last.
 
-        ``matrix`` is as :func:`design` makes it; each row adds up to what the trees predict.
+        SHAP values of the trees, with what the linear part adds. ``matrix`` is as :func:`design`
+        makes it; each row adds up to the ratio that both predict together.
         """
         values: FloatArray = np.asarray(
             self._booster.predict(matrix, num_threads=1, pred_contrib=True), dtype=np.float64
         )
+        values[:, :-1] += self.linear.parts(matrix)
+        values[:, -1] += self.linear.offset
         return values
 
 

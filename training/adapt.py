@@ -20,14 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel, FloatArray
-from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.learned import LearnedCostModel, Rows
 from fusewise.costmodel.roofline import roofline_us
 from fusewise.datasets.samples import KernelSamples, Problems
 from fusewise.training.judged import JudgedKernels
@@ -108,16 +107,15 @@ class AdaptedCostModel(LearnedCostModel):
     Rows that came from the base are known by their labels; :class:`Adaptation` gives them.
     """
 
-    def _split(
-        self, n: int, groups: Sequence[object] | npt.NDArray[Any] | None
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        labels = np.array([] if groups is None else [str(label) for label in groups], dtype=object)
-        own = np.array([not label.startswith(_OF_BASE) for label in labels], dtype=bool)
-        if not own.any():
-            return super()._split(n, groups)
-        rows = np.flatnonzero(own)
-        fitted, held = super()._split(len(rows), labels[rows])
-        return np.concatenate([np.flatnonzero(~own), rows[fitted]]), rows[held]
+    def _folds(self, labels: Labels) -> list[tuple[Rows, Rows]]:
+        own = np.array([not str(label).startswith(_OF_BASE) for label in labels], dtype=bool)
+        if len(set(labels[own].tolist())) < 2:  # noqa: PLR2004 - nothing can be held out of one
+            return super()._folds(labels)
+        base, rows = np.flatnonzero(~own), np.flatnonzero(own)
+        return [
+            (np.sort(np.concatenate([base, rows[fitted]])), rows[held])
+            for fitted, held in super()._folds(labels[rows])
+        ]
 
 
 class Adaptation:

@@ -22,7 +22,6 @@ from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel
 from fusewise.costmodel.model_file import Manifest, SavedModel
 from fusewise.costmodel.registry import save_model
 from fusewise.costmodel.roofline import Roofline
-from fusewise.costmodel.trained import TrainedModel
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.rows import ModelRow
 from fusewise.datasets.samples import KernelSamples
@@ -156,7 +155,7 @@ def train(
     out_for_good = set(families) - {str(family) for family in final.family}
     kept = fit(final, split.labels[split.final], out_for_good)
     manifest = _manifest(kept, final, profile, found, source, adaptation)
-    model = TrainedModel(kept.model_.trees, kept.model_.calibration, name=manifest.name)
+    model = kept.model_.renamed(manifest.name)
     path = save_model(SavedModel(model, manifest), source.home, out)
     source.record(
         ModelRow(

@@ -34,11 +34,11 @@ def test_it_beats_the_roofline_on_kernels_it_has_not_seen(
 
 def test_nine_of_ten_times_lie_within_the_interval(kernels: MakeKernels):
     train, test = kernels(1500, 4), kernels(2000, 5)
-    model = LearnedCostModel(refit=False).fit(train.features, train.us)
+    model = LearnedCostModel().fit(train.features, train.us)
     predicted = model.predict_interval(test.features)
     within = (test.us >= predicted.low_us) & (test.us <= predicted.high_us)
-    # Exchangeable rows, 300 held out for calibration: four standard deviations around 0.9.
-    assert 0.82 < within.mean() < 0.98
+    # Exchangeable rows: four standard deviations of 1500 that calibrate and 2000 that judge.
+    assert 0.86 < within.mean() < 0.94
     assert (predicted.low_us < predicted.us).all()
     assert (predicted.us < predicted.high_us).all()
 

@@ -57,9 +57,7 @@ def test_the_newest_model_of_the_device_is_the_default(
         manifest = msgspec.structs.replace(
             saved.manifest, name=name, created=datetime(2030, 1, day, tzinfo=UTC), **changes
         )
-        return SavedModel(
-            TrainedModel(saved.model.trees, saved.model.calibration, name=name), manifest
-        )
+        return SavedModel(saved.model.renamed(name), manifest)
 
     shipped = tmp_path / "shipped" / "base.fusewise.json"
     save_model(put("base", 9), tmp_path, shipped)
@@ -133,6 +131,7 @@ def test_files_that_cannot_be_written_are_refused(saved: SavedModel, tmp_path: P
 
 
 def test_trees_that_lightgbm_refuses_are_refused(saved: SavedModel, kernels: Any):
-    model = TrainedModel("no trees", saved.model.calibration)
+    good = saved.model
+    model = TrainedModel(good.linear, "no trees", good.difficulty, good.calibration, good.familiar)
     with pytest.raises(ModelError, match="its trees cannot be read"):
         model.predict(kernels(60, 1).features)
