@@ -14,6 +14,7 @@ import torch.fx
 from fusewise.compiler.contest import has_collectives
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.measuring.inputs import Observed
+from fusewise.compiler.measuring.room import lacks_room
 from fusewise.compiler.options import Options
 from fusewise.compiler.rule_notices import RuleWatch
 from fusewise.compiler.survey import Predictor
@@ -97,7 +98,8 @@ def unmeasurable(graph: GraphCompile, session: Session) -> str | None:
         return "the graph talks to other processes"
     if graph.kwargs.get("cpp_wrapper"):
         return "the program is wrapped in C++"
-    return None
+    device = device_of(graph.gm, graph.example_inputs)
+    return lacks_room(graph.example_inputs, device, session.options.top_k)
 
 
 def many_ranks() -> bool:

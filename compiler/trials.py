@@ -279,11 +279,14 @@ class GraphSearch:
         )
         tries.default_us = self._study.baseline_us
 
-        def told(trial: Trial) -> None:
-            # Written down at once, so that it outlives a process that is killed.
+        def keep() -> None:
             for outcome in tries.outcomes:
                 self._remember(outcome)
             tries.outcomes.clear()
+
+        def told(trial: Trial) -> None:
+            # Written down at once, so that it outlives a process that is killed.
+            keep()
             watch(f"trial {trial.number + 1}")
 
         watch("first trial")
@@ -296,6 +299,8 @@ class GraphSearch:
             again=tries.may_find_more,
             baseline=lambda: tries.default_us,
         )
+        # An interrupt may have come between timing and telling.
+        keep()
         self.interrupted = done.interrupted
 
     def _accepted(self) -> list[Candidate]:

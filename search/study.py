@@ -210,39 +210,39 @@ class Study:
         # TPE may propose what was tried before; such proposals are told their time and not counted,
         # but a sampler that proposes nothing else has to end.
         repeats = 0
-        while self._numbers < n_trials and repeats < 10 * n_trials:
-            if seconds is not None:
-                typical = sorted(took)[len(took) // 2] if took else 0.0
-                # Whatever is begun is finished, so the half that is late is made up for.
-                if clock() + typical / 2 > began + seconds:
-                    break
-            if pending:
-                self._study.enqueue_trial(pending.pop(0))
-            asked, choices = self._ask()
-            key = self._key(choices)
-            if key in known and not again(choices):
-                repeats += 1
-                self._tell(asked, known[key])
-                if len(known) >= space.size and not any(again(t.choices) for t in self.trials):
-                    break
-                continue
-            start = clock()
-            try:
-                trial = _evaluated(self._numbers, choices, evaluate, self._objective)
-            except KeyboardInterrupt:
-                self._fail(asked)
-                interrupted = True
-                break
-            except BaseException:
-                self._fail(asked)
-                raise
-            took.append(clock() - start)
-            self._keep(asked, trial, baseline())
-            self._tell(asked, trial)
-            self._learn(trial)
-            fresh += 1
-            if on_trial is not None:
-                on_trial(trial)
+        try:
+            while self._numbers < n_trials and repeats < 10 * n_trials:
+                if seconds is not None:
+                    typical = sorted(took)[len(took) // 2] if took else 0.0
+                    # Whatever is begun is finished, so the half that is late is made up for.
+                    if clock() + typical / 2 > began + seconds:
+                        break
+                if pending:
+                    self._study.enqueue_trial(pending.pop(0))
+                asked, choices = self._ask()
+                key = self._key(choices)
+                if key in known and not again(choices):
+                    repeats += 1
+                    self._tell(asked, known[key])
+                    if len(known) >= space.size and not any(again(t.choices) for t in self.trials):
+                        break
+                    continue
+                start = clock()
+                try:
+                    trial = _evaluated(self._numbers, choices, evaluate, self._objective)
+                except BaseException:
+                    self._fail(asked)
+                    raise
+                took.append(clock() - start)
+                # First here: an interrupt may come while it is written down.
+                self._learn(trial)
+                fresh += 1
+                self._keep(asked, trial, baseline())
+                self._tell(asked, trial)
+                if on_trial is not None:
+                    on_trial(trial)
+        except KeyboardInterrupt:
+            interrupted = True
         return StudyResult(self.trials, fresh, interrupted, self._objective)
 
     def _ask(self) -> tuple[optuna.Trial, Choices]:
