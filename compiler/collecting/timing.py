@@ -264,6 +264,7 @@ def _conditions(times: CallTimes) -> dict[str, object]:
         "cache": "warm",
         "settled": times.settled,
         "disturbed": times.disturbed,
+        "slowness": round(times.slowness, 3),
     }
     return told | ({"config": times.config} if times.config else {})
 

@@ -21,6 +21,7 @@ from fusewise.compiler.inductor.cpp_kernels import definitions
 from fusewise.compiler.inductor.cpp_loading import repeater
 from fusewise.compiler.inductor.effects import Effect, cpp_effects, triton_effects
 from fusewise.compiler.measuring import cuda_timing
+from fusewise.compiler.measuring.pace import SLOW, Pace
 from fusewise.compiler.measuring.quiet import Quiet
 from fusewise.compiler.measuring.runs import memory
 from fusewise.compiler.measuring.sampling import CallTimes, Effort, take_samples, undisturbed
@@ -36,6 +37,8 @@ _MOST_REPEATS = 2000
 _MOST_UPDATES = 8
 #: Calls on a CPU before any is timed, and the seconds after which fewer will do.
 _WARM_CALLS, _WARM_S = 3, 3e-3
+#: Seconds to wait for a processor that has slowed down, before a kernel's samples.
+_RECOVERY_S = 0.25
 #: Of the seconds that a kernel is timed for, what an extern call gets, and its least samples.
 _EXTERN_SHARE, _EXTERN_SAMPLES = 0.2, 5
 #: Larger arguments are not copied and put back around a kernel's timing.
@@ -52,6 +55,7 @@ class KernelTimer:
         device: torch.device,
         effort: Effort,
         skipped: frozenset[tuple[str, int]] = frozenset(),
+        pace: Pace | None = None,
     ) -> None:
         """Put the stand-ins in place.
 
@@ -61,12 +65,14 @@ class KernelTimer:
             device: that it runs on.
             effort: how well to time each call.
             skipped: calls to leave untimed, by kernel name ("" for extern) and occurrence.
+            pace: of the processor, as far as it has been seen in this process.
         """
         self._device = device
         self._effort = effort
         self._skipped = skipped
         self._seen: Counter[str] = Counter()
         self._quiet = Quiet()
+        self._pace = pace or Pace()
         self._rehearsing = False
         #: What was called, in order.
         self.calls: list[CallTimes] = []
@@ -205,7 +211,10 @@ class KernelTimer:
 
         if calls > 1:
             sample()
+        full = self._pace.recovered(_RECOVERY_S)
         take_samples(times, self._effort_for(times), sample)
+        times.slowness = self._pace.slowness()
+        times.disturbed = times.disturbed or not full or times.slowness > SLOW
 
 
 def _python_loop(call: Callable[[], Any]) -> Callable[[int], float]:

@@ -32,8 +32,10 @@ class CallTimes:
     clock: str = ""
     #: Samples left out because another program got in between.
     dropped: int = 0
-    #: Whether so many were disturbed that some had to be kept.
+    #: Whether so many were disturbed that some had to be kept, or the processor had slowed down.
     disturbed: bool = False
+    #: On the CPU: how much longer a standard piece of work took after them than at full pace.
+    slowness: float = 1.0
     #: Why there are no samples of a call that was to be timed; "" where there are.
     failure: str = ""
     #: Block sizes and warps of a Triton kernel, as tuned.

@@ -41,6 +41,7 @@ from fusewise.compiler.measuring.job import (
     ProgramResult,
 )
 from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
+from fusewise.compiler.measuring.pace import Pace
 from fusewise.compiler.measuring.peak import peak_bytes
 from fusewise.compiler.measuring.reference import relative_error, run_reference, widen
 from fusewise.compiler.measuring.runs import (
@@ -93,6 +94,7 @@ class Worker:
         #: Seconds that the device was this process's alone, since it was last asked.
         self.held_s = 0.0
         self._kept: dict[str, dict[str, torch.Tensor]] = {}
+        self._pace = Pace()
 
     def prepare(self, job: GraphJob) -> None:
         """Make the inputs of a graph and its reference outputs."""
@@ -226,7 +228,8 @@ class Worker:
             in_process=True,
         )
         call = module.call
-        timer = KernelTimer(module, program.source, torch.device(graph.job.device), effort, skipped)
+        device = torch.device(graph.job.device)
+        timer = KernelTimer(module, program.source, device, effort, skipped, self._pace)
         with self._alone(graph.job.device, _WAIT_S):
             try:
                 inputs = private_inputs(graph.inputs)
