@@ -104,6 +104,14 @@ def test_features_of_a_newer_version_replace_older_ones_and_not_the_reverse(stor
     assert len(store.kernel_samples(features_version=1)) == 0
 
 
+def test_what_was_disturbed_counts_where_there_is_nothing_better(store: Store) -> None:
+    store.append([kernel("both"), kernel("only")])
+    store.append(measured("both", us, clock={"disturbed": us > 1}) for us in (1.0, 9.0, 9.0))
+    store.append(measured("only", 9.0, clock={"disturbed": True}))
+    store.ingest()
+    assert store.kernel_samples().median_us.tolist() == [1.0, 9.0]
+
+
 def test_kernel_samples(store: Store, one_of_each: list[Row]) -> None:
     store.append(one_of_each)
     store.append([kernel("failed", features=[0.0, 0.0]), kernel("twice", features=[7.0, 8.0])])
