@@ -1,4 +1,4 @@
-"""Single values to store or inline otherwise than Inductor, the most promising first.
+"""Single values to compute otherwise than Inductor would, the most promising first.
 
 What one survey recorded says what could be decided otherwise; a rough estimate ranks it, since
 every try is a lowering of the whole graph; then the tried ones that were predicted to gain are put
@@ -19,6 +19,7 @@ from fusewise.schedule.inlining import InliningDecision, node_choice, node_choic
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice
+from fusewise.search.reductions import uncut
 
 #: Alternatives tried by themselves, for a graph that is lowered in a fraction of a second.
 MOST = 6
@@ -79,8 +80,8 @@ _Surveyed = TypeVar("_Surveyed", bound=Surveyed)
 def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, ...]:
     """What might be worth deciding otherwise than ``first`` has it, the greatest gain first.
 
-    Values that are computed alike for alike users are decided alike. What is estimated to gain
-    next to nothing is left out.
+    Values that are computed alike for alike users are decided alike: stored or inlined, or reduced
+    in one kernel. What is estimated to gain next to nothing is left out.
     """
     gain = InliningGain(first.problem, first.default_plan, first.decisions, profile)
     operators = {decision.node: decision.operator for decision in first.decisions}
@@ -94,6 +95,9 @@ def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, 
     found = [
         Alternative(tuple(choice for choice, _ in members), sum(us for _, us in members))
         for members in alike.values()
+    ]
+    found += [
+        Alternative(choices, us) for choices, us in uncut(first.problem, first.decisions, profile)
     ]
     worth = [a for a in found if a.gain_us > _LEAST_SHARE * first.best_us]
     most = max(1, min(MOST, _LOWERED_NODES // max(1, len(first.problem.nodes))))

@@ -1,9 +1,9 @@
-"""What is worth trying on a chosen plan that the cost model cannot see: launches and block sizes.
+"""What is worth trying on a chosen plan that the cost model cannot see.
 
-A prediction is of the kernels of a plan, each in a launch of its own, with the block sizes that the
-compiler's rule of thumb gives. Which launches to share and which kernels to tune is therefore
-offered by rules that rest on predicted times, each with the reason, and decided by measuring.
-Measures and compiles nothing.
+A prediction is of the kernels of a plan, each in a launch of its own, written as the compiler's
+rules of thumb have it. Which launches to share, which kernels to tune and which reductions to
+compute otherwise is therefore offered by rules that rest on predicted times, each with the reason,
+and decided by measuring. Measures and compiles nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fusewise.costmodel.roofline import roofline_us
 from fusewise.schedule.kernel_choices import Tuning, blocks_choice, combo_choice
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import group_signature
+from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
 
 #: Kinds of nodes whose kernels are tuned, and can share a launch.
@@ -25,6 +26,8 @@ _LOOPS: Final = frozenset({"pointwise", "reduction"})
 #: A kernel is small if it takes no more than so many launches' time: then the launch is a part of
 #: it that counts, and it hardly fills the device.
 _SMALL: Final = 6.0
+#: Up to so many launches' time a kernel does little but be launched, and no block size helps it.
+_BARE: Final = 4.0
 #: Kernels of one launch. Beyond it the compiler's own sets do not go either.
 MOST_IN_LAUNCH: Final = 8
 #: Reductions over more than this are launched apart from shorter ones.
@@ -38,6 +41,11 @@ _LEAST_SHARE: Final = 0.01
 #: Part of a plan's time that a kernel is worth tuning for, whatever the model thinks of it, and
 #: the part from which each block size is tried by itself.
 _MUCH, _MOST_OF_IT = 0.10, 0.25
+#: Elements of a row up to which the compiler has a block hold all of it: where neighbours in a row
+#: are neighbours in memory, and elsewhere.
+_HELD, _HELD_ACROSS = 1024, 64
+#: Elements from which on a row is worth several blocks.
+_LONG_ROW: Final = 16_384
 #: Different kernels that are tuned in one candidate, and that are by coordinate descent: each step
 #: of it compiles a kernel and waits.
 _MOST_TUNED, _MOST_DESCENDED = 6, 2
@@ -88,6 +96,7 @@ class Finishes:
         self._plan = plan
         self._problem = cost.problem
         self._launch_us = cost.profile.launch_us
+        self._cores = cost.profile.cores
         costs = cost.breakdown(plan)
         self.total_us = sum(group.us for group in costs)
         generated = [group for group in costs if self._is_loop(group.names)]
@@ -116,17 +125,17 @@ class Finishes:
         )
 
     def few(self, most_descended: int = _MOST_DESCENDED) -> list[Offer]:
-        """At most two offers, for when every try is waited for.
+        """At most two offers, for when every try is waited for: the best, and it with the next.
 
-        Kernels that are worth it are tuned; then, small kernels share launches as well.
+        Kernels that are worth it are tuned, small ones share launches, reductions are computed
+        otherwise.
 
         Args:
             most_descended: different kernels to tune by coordinate descent, at most.
         """
-        tuned, together = self.tuned(most_descended), self.together()
-        if tuned is None or together is None:
-            return [offer for offer in (tuned, together) if offer is not None]
-        return [tuned, tuned + together]
+        every = (self.tuned(most_descended), self.together(), self.shaped())
+        offers = sorted((o for o in every if o is not None), key=lambda o: (-o.gain_us, o.choices))
+        return [offers[0], offers[0] + offers[1]] if len(offers) > 1 else offers
 
     def tuned(self, most_descended: int = _MOST_DESCENDED) -> Offer | None:
         """Block sizes of the kernels that the model sees a gain in, or that take much of the time.
@@ -136,8 +145,11 @@ class Finishes:
         worth = [
             kernels
             for kernels in self._alike()
-            if sum(k.gain_us for k in kernels) > _LEAST_SHARE * self.total_us / 2
-            or sum(k.us for k in kernels) > _MUCH * self.total_us
+            if kernels[0].us > _BARE * self._launch_us
+            and (
+                sum(k.gain_us for k in kernels) > _LEAST_SHARE * self.total_us / 2
+                or sum(k.us for k in kernels) > _MUCH * self.total_us
+            )
         ][:_MOST_TUNED]
         gain = sum(k.gain_us for kernels in worth for k in kernels)
         possible = sum(_MOST_GAIN * k.us for kernels in worth for k in kernels)
@@ -212,6 +224,58 @@ class Finishes:
                 if len(part) > 1:
                     offers.append(self._set(part))
         return offers
+
+    def shaped(self) -> Offer | None:
+        """Reductions whose kernels had better look otherwise; None where that cannot count."""
+        offers = [offer for offer in self.each_shaped() if offer.gain_us > 0.0]
+        gain = sum(offer.gain_us for offer in offers)
+        if gain < _LEAST_SHARE * self.total_us:
+            return None
+        return Offer(
+            tuple(sorted(choice for offer in offers for choice in offer.choices)),
+            gain,
+            "; ".join(offer.reason for offer in offers),
+        )
+
+    def each_shaped(self) -> list[Offer]:
+        """One offer for each different reduction for which another kernel might be better.
+
+        Small ones are left out: those that share a launch cannot share rows.
+        """
+        offers = []
+        for kernels in self._alike():
+            found = self._other_shape(kernels[0])
+            if found is None or kernels[0].us <= _SMALL * self._launch_us:
+                continue
+            shape, share, why = found
+            offers.append(
+                Offer(
+                    tuple(shape_choice(k.names[0], shape) for k in kernels),
+                    share * sum(k.us for k in kernels),
+                    f"{len(kernels)} reductions {why} are {shape}",
+                )
+            )
+        return offers
+
+    def _other_shape(self, kernel: PlannedKernel) -> tuple[Shape, float, str] | None:
+        """What a reduction's kernel might look like, the part of its time to gain, and why."""
+        nodes = [self._problem.node_by_name[name] for name in kernel.names]
+        reductions = [node for node in nodes if node.kind == "reduction"]
+        if not reductions:
+            return None
+        rows = min(node.numel for node in reductions)
+        length = max(node.rnumel for node in reductions)
+        inner = reductions[0].hint == "inner"
+        if rows < self._cores / 2 and length >= _LONG_ROW:
+            # The rest of the device has nothing to do.
+            idle = 1.0 - rows / self._cores
+            return "cooperative", _MOST_GAIN * idle, f"of {rows} rows of {length}"
+        held = _HELD if inner else _HELD_ACROSS
+        if held < length <= 4 * held:
+            # What goes over its rows again need not read them again; else there is little in it.
+            again = any(n.kind == "pointwise" and n.numel == rows * length for n in nodes)
+            return "persistent", _MOST_GAIN if again else 0.0, f"of {length}, just above {held},"
+        return None
 
     def _set(self, kernels: Sequence[PlannedKernel]) -> Offer:
         order = {group[0]: at for at, group in enumerate(self._plan.groups)}

@@ -16,6 +16,7 @@ from torch._inductor import config as inductor_config
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import BLOCKS, COMBO
 from fusewise.schedule.plan import Plan
+from fusewise.schedule.reductions import REDUCTION, SPLIT
 from fusewise.schedule.schedule import NODE, Choice, Schedule
 
 
@@ -142,6 +143,20 @@ PART_CHOICES: tuple[PartKind, ...] = (
         "store, inline",
         ("cpu", "cuda"),
         "store the value of a node, or compute it in each of its users",
+    ),
+    PartKind(
+        SPLIT,
+        "lowering",
+        "a number from 1",
+        ("cuda",),
+        "compute a reduction in so many parts, which a second kernel puts together",
+    ),
+    PartKind(
+        REDUCTION,
+        "codegen",
+        "persistent, looped, cooperative",
+        ("cuda",),
+        "hold whole rows in a block, go through them, or share them between blocks",
     ),
     PartKind(
         COMBO,

@@ -31,12 +31,13 @@ from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.inlining import Inlining
-from fusewise.compiler.inductor.kernels import kernels_by
+from fusewise.compiler.inductor.kernels import check_kernels, kernels_by
 from fusewise.compiler.inductor.lowerings import Standing, can_stand, is_late, standing
 from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.program import changed_settings
+from fusewise.compiler.inductor.reductions import check_split
 from fusewise.compiler.inductor.state import GraphState
-from fusewise.compiler.inductor.tuning import check_tuned, tuned_as_measured
+from fusewise.compiler.inductor.tuning import tuned_as_measured
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import InliningDecision, verdicts
 from fusewise.schedule.plan import Plan
@@ -99,6 +100,7 @@ class _Surveyor(Interceptor):
         nodes: list[_Node],
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
+        check_split()
         decisions = tuple(_in_the_end(self.inlining.decisions))
         unfused = GraphState(scheduler, nodes)
         _, default_plan = record_plan(scheduler, nodes, stock)
@@ -129,7 +131,7 @@ class Applier(Interceptor):
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
         """See :class:`Interceptor`."""
-        check_tuned()
+        check_kernels()
         self.program = Program(source, dict(graph.constants), changed_settings())
 
 

@@ -1,7 +1,7 @@
 """What a schedule decides about the kernels of its plan, put in force for one compile.
 
-Collects the ways in: launches that several kernels share, and the tuning of block sizes. Each has
-a file of its own, and none knows of the others.
+Collects the ways in: how reductions are computed, launches that several kernels share, and the
+tuning of block sizes. Each has a file of its own, and none knows of the others.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from contextlib import contextmanager
 
 from fusewise.compiler.inductor.choices import kernel_patches
 from fusewise.compiler.inductor.combos import combined_by
-from fusewise.compiler.inductor.tuning import tuned
+from fusewise.compiler.inductor.reductions import check_shaped, check_split, reduced_by
+from fusewise.compiler.inductor.tuning import check_tuned, tuned
 from fusewise.schedule.kernel_choices import combos, tunings
+from fusewise.schedule.reductions import shapes, splits
 from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Schedule
 
 
 @contextmanager
 def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
-    """Have what is generated in this context follow the codegen choices of a schedule.
+    """Have what is generated in this context follow a schedule's choices about kernels.
 
     Args:
         schedule: whose choices about kernels hold.
@@ -31,5 +33,17 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
     with (
         combined_by(rules, combos(schedule.codegen)),
         tuned(kernel_patches(schedule.codegen), tunings(schedule.codegen)),
+        reduced_by(splits(schedule.lowering), shapes(schedule.codegen)),
     ):
         yield
+
+
+def check_kernels() -> None:
+    """See that each choice about a kernel found its kernel. For when all code is generated.
+
+    Raises:
+        PlanError: one did not; names it.
+    """
+    check_split()
+    check_tuned()
+    check_shaped()

@@ -6,6 +6,7 @@ import pytest
 
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import blocks_choice, combo_choice, combos, tunings
+from fusewise.schedule.reductions import shape_choice, shapes, split_choice, splits
 from fusewise.schedule.schedule import Choice
 
 
@@ -47,3 +48,27 @@ def test_a_kernel_is_in_one_launch() -> None:
 def test_another_way_to_tune_is_refused(choice: Choice) -> None:
     with pytest.raises(PlanError, match="choose autotune or descent"):
         tunings([choice])
+
+
+def test_reductions_are_read_as_they_were_written() -> None:
+    choices = (
+        split_choice("sum_1", 4),
+        shape_choice("op3", "cooperative"),
+        split_choice("amax", 1),
+        Choice("split_reductions", False),
+        shape_choice("op1", "looped"),
+    )
+    assert splits(choices) == {"sum_1": 4, "amax": 1}
+    assert shapes(choices) == {"op3": "cooperative", "op1": "looped"}
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.5, "4"])
+def test_parts_are_counted(value: int) -> None:
+    with pytest.raises(PlanError, match="whole number from 1"):
+        splits([Choice("split:sum_1", value)])
+
+
+@pytest.mark.parametrize("choice", [Choice("reduction:op1", "split"), Choice("reduction:", "x")])
+def test_another_shape_is_refused(choice: Choice) -> None:
+    with pytest.raises(PlanError, match="choose persistent, looped, cooperative"):
+        shapes([choice])

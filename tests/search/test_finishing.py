@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import Roofline
+from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.kernel_choices import combos, tunings
-from fusewise.schedule.plan import is_acyclic, unfused
+from fusewise.schedule.plan import Step, build_plan, is_acyclic
 from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
+from fusewise.schedule.reductions import shapes, split_choice
 from fusewise.schedule.schedule import Choice
 from fusewise.search.finishing import MOST_IN_LAUNCH, Finishes, on_top
+from fusewise.search.reductions import uncut
 
 GPU = DeviceProfile(
     key="cuda-test",
@@ -57,7 +61,11 @@ def kernel(name: str, numel: int, rnumel: int = 1, kind: str = "pointwise") -> N
     )
 
 
-def finishes(nodes: Sequence[Node], *needs: tuple[str, str]) -> Finishes:
+def finishes(
+    nodes: Sequence[Node],
+    *needs: tuple[str, str],
+    together: Sequence[tuple[str, str]] = (),
+) -> Finishes:
     buffers = [Buffer(f"buf_{n.name}", 4 * n.numel, "float32", False, True, ()) for n in nodes]
     inputs = [
         Buffer(f"in_{n.name}", 4 * n.numel * n.rnumel, "float32", True, False, (n.name,))
@@ -67,7 +75,8 @@ def finishes(nodes: Sequence[Node], *needs: tuple[str, str]) -> Finishes:
     problem = Problem(
         "key", "inference", tuple(nodes), (*inputs, *buffers), dependencies, possible_fusions=()
     )
-    plan = unfused([node.name for node in nodes])
+    steps = [Step("fuse", *pair) for pair in together]
+    plan = build_plan([node.name for node in nodes], steps)
     assert is_acyclic(problem, plan.groups)
     return Finishes(plan, PlanCost(problem, GPU, Roofline(GPU)))
 
@@ -124,15 +133,86 @@ def test_kernels_that_take_the_time_are_tuned_each_code_once() -> None:
     assert quick is not None and set(tunings(quick.choices).values()) == {"autotune"}
 
 
-def test_few_are_one_on_top_of_the_other() -> None:
-    nodes = [kernel(f"op{i}", SMALL) for i in range(12)]
-    nodes += [kernel(f"large{i}", LARGE >> i) for i in range(4)]
-    few = finishes(nodes).few()
+def test_few_are_the_best_and_it_with_the_next() -> None:
+    small = [kernel(f"op{i}", SMALL) for i in range(12)]
+    large = [kernel(f"large{i}", LARGE >> i) for i in range(4)]
     # Twelve launches of a microsecond are nothing beside the large ones.
-    assert [bool(combos(offer.choices)) for offer in few] == [False]
-    tuned, both = finishes([*nodes[:12], kernel("medium", 1 << 20)]).few()
-    assert tunings(both.choices) == tunings(tuned.choices) and combos(both.choices)
-    assert not combos(tuned.choices) and both.gain_us > tuned.gain_us
+    (only,) = finishes([*small, *large]).few()
+    assert tunings(only.choices) and not combos(only.choices)
+    together, both = finishes([*small, kernel("medium", 1 << 20)]).few()
+    assert combos(both.choices) == combos(together.choices) and combos(both.choices)
+    # What does little but be launched is not tuned.
+    assert tunings(together.choices) == {} and set(tunings(both.choices)) == {"medium"}
+    assert both.gain_us > together.gain_us
+
+
+def looped_softmax(rows: int, length: int, depth: str = "") -> list[Node]:
+    return [
+        kernel(f"max{depth}", rows, length, "reduction"),
+        kernel(f"out{depth}", rows * length),
+    ]
+
+
+def shaped(rows: int, length: int) -> dict[str, str]:
+    nodes = looped_softmax(rows, length)
+    found = finishes(nodes, ("max", "out"), together=[("max", "out")])
+    return {k: v for offer in found.each_shaped() for k, v in shapes(offer.choices).items()}
+
+
+def test_rows_just_above_what_a_block_holds_are_held() -> None:
+    assert shaped(60_000, 2048) == {"max": "persistent"}
+    assert shaped(60_000, 1024) == {}
+    assert shaped(60_000, 8192) == {}
+
+
+def test_few_long_rows_are_shared() -> None:
+    assert shaped(8, 1 << 22) == {"max": "cooperative"}
+    assert shaped(8, 128) == {}
+    assert shaped(200, 1 << 18) == {}
+
+
+def test_what_reads_its_rows_once_gains_nothing_by_holding_them() -> None:
+    found = finishes([kernel("sum", 60_000, 2048, "reduction")])
+    (offer,) = found.each_shaped()
+    assert offer.gain_us == 0.0 and found.shaped() is None
+
+
+def reduced_twice(parts: int, length: int) -> Problem:
+    """A sum of ``parts * length`` elements for each of 64 results, in two kernels."""
+    first = kernel("op0", 64 * parts, length, "reduction")
+    last = kernel("op1", 64, parts, "reduction")
+    last = msgspec.structs.replace(
+        last, reads=(msgspec.structs.replace(last.reads[0], buffer="buf_op0"),)
+    )
+    return Problem("key", "inference", (first, last), (), (), ())
+
+
+def stored_sum(node: str = "sum_1") -> InliningDecision:
+    return InliningDecision(
+        node=node,
+        operator="aten.sum.dim_IntList",
+        kind="reduction",
+        outcome="store",
+        rule="own",
+        buffer="buf_op1",
+        inlined_into=(),
+        ops=1,
+        reads=1,
+        bytes=256,
+        read_bytes=1 << 20,
+    )
+
+
+def test_a_short_reduction_in_two_kernels_might_be_one() -> None:
+    problem = reduced_twice(8, 2048)
+    assert uncut(problem, [stored_sum()], GPU) == [((split_choice("sum_1", 1),), GPU.launch_us)]
+    # A long one is cut for a reason, and on a CPU none is.
+    assert uncut(reduced_twice(64, 8192), [stored_sum()], GPU) == []
+    cpu = msgspec.structs.replace(GPU, kind="cpu")
+    assert uncut(problem, [stored_sum()], cpu) == []
+    # A value that is stored elsewhere is another one.
+    other = msgspec.structs.replace(stored_sum(), buffer="buf_op0")
+    assert uncut(problem, [other], GPU) == []
 
 
 def test_an_offer_is_added_to_what_is_chosen_already() -> None:
