@@ -36,6 +36,8 @@ _LONG_REDUCTION: Final = 2048
 _REACHED: Final = 0.9
 #: Part of a kernel's time that tuning takes off at most, from experience.
 _MOST_GAIN: Final = 0.15
+#: Part that it takes off where the model sees nothing to gain, from experience.
+_HOPED: Final = 0.03
 #: Part of a plan's time that an offer has to promise: the gate takes no gain below one percent.
 _LEAST_SHARE: Final = 0.01
 #: Part of a plan's time that a kernel is worth tuning for, whatever the model thinks of it, and
@@ -151,7 +153,7 @@ class Finishes:
                 or sum(k.us for k in kernels) > _MUCH * self.total_us
             )
         ][:_MOST_TUNED]
-        gain = sum(k.gain_us for kernels in worth for k in kernels)
+        gain = sum(max(k.gain_us, _HOPED * k.us) for kernels in worth for k in kernels)
         possible = sum(_MOST_GAIN * k.us for kernels in worth for k in kernels)
         if possible < _LEAST_SHARE * self.total_us:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ from fusewise.datasets.store import Store
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import blocks_choice, combo_choice
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph, write_plan_file
+from fusewise.schedule.reductions import Shape, shape_choice, split_choice
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
 
 gpu = pytest.mark.gpu
@@ -266,3 +267,67 @@ def test_small_kernels_are_tried_in_common_launches(
     replayed = fusewise.reports()[-1]
     assert (replayed.source, replayed.fallback) == ("plan file", None)
     assert replayed.chosen is not None and replayed.chosen.schedule == shared[-1].schedule
+
+
+def reductions(a: Any, b: Any, c: Any) -> Any:
+    return torch.softmax(a, -1), b.exp().sum(0), c.exp().sum(1)
+
+
+@pytest.fixture
+def reduced(live: Any) -> Any:
+    """Rows that are looped over, columns that are cut into parts, few long rows."""
+    make = live.Make("cuda", torch.float32)
+    args = (make.tensor(64, 1500), make.tensor(9000, 60), make.tensor(4, 60_000))
+    (found,) = live.capture(live.UserProgram(reductions, args))
+    return found
+
+
+@gpu
+@pytest.mark.parametrize("shape", get_args(Shape))
+def test_a_reduction_is_computed_as_the_schedule_says(reduced: Any, live: Any, shape: str) -> None:
+    problem = reduced.surveyed.problem
+    for group in reduced.surveyed.default.groups:
+        nodes = [problem.node_by_name[name] for name in group]
+        if not any(node.kind == "reduction" for node in nodes):
+            continue
+        chosen = schedule(reduced, shape_choice(group[0], shape))
+        if shape == "persistent" and max(node.rnumel for node in nodes) > 32_768:
+            with pytest.raises(PlanError, match="more than a block can hold"):
+                reduced.generate(chosen)
+            continue
+        program = reduced.generate(chosen)
+        assert ("launch_cooperative_grid" in program.source) is (shape == "cooperative")
+        live.difference(reduced.run(program), reduced.eager())
+
+
+@gpu
+def test_a_reduction_is_cut_into_as_many_parts_as_the_schedule_says(
+    reduced: Any, live: Any
+) -> None:
+    stock = len(launches(reduced.stock.source))
+    found = []
+    for parts in (1, 4, 24):
+        program = reduced.generate(Schedule(lowering=(split_choice("sum_2", parts),)))
+        live.difference(reduced.run(program), reduced.eager())
+        found.append(len(launches(program.source)))
+    assert found[0] == stock - 1 or found[0] < found[1]
+    assert found[1] == found[2]
+    for name, parts, why in (
+        ("exp", 2, "no reduction"),
+        ("nowhere", 2, "no reduction"),
+        ("sum_2", 10**9, "not to be cut so"),
+    ):
+        with pytest.raises(PlanError, match=why):
+            reduced.generate(Schedule(lowering=(split_choice(name, parts),)))
+
+
+@gpu
+def test_a_kernel_that_reduces_nothing_has_no_shape(graph: Any) -> None:
+    with pytest.raises(PlanError, match="is not one that can be looped"):
+        graph.generate(schedule(graph, shape_choice("op99", "looped")))
+
+
+def test_on_a_cpu_no_reduction_is_cut(live: Any) -> None:
+    (found,) = live.captured("layer_norm")
+    with pytest.raises(PlanError, match="no reduction"):
+        found.generate(Schedule(lowering=(split_choice("nowhere", 2),)))
