@@ -155,7 +155,7 @@ function showGraph(at) {
   const most = Math.max(...graph.sides.map((s) => s.total), 1e-9);
   shown.strips = graph.sides.map((side) => new Strip(side, most, on));
   byId("strips").replaceChildren(...shown.strips.map((strip) => strip.host));
-  for (const id of ["previous", "next"]) byId(id).hidden = graph.identical;
+  for (const id of ["previous", "next", "stepping"]) byId(id).hidden = graph.identical;
   byId("differing").parentElement.hidden = graph.identical;
   byId("differing").checked = false;
   shown.side = graph.sides[graph.sides.length - 1].name;

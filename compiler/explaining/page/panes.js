@@ -188,18 +188,16 @@ class Pane {
     svg("rect", { class: "body", width: BOX.width, height: BOX.height, rx: 6 }),
     svg("rect", { class: "stripe", width: 6, height: BOX.height, rx: 3 }),
     svg("rect", { class: "share", x: 12, y: BOX.height - 8, height: 4, rx: 2, width: Math.max(1, share * (BOX.width - 22)) }),
-    svg("text", { class: "name", x: 14, y: 20 }, cut(kernel.title, kernel.only ? 16 : 25)),
+    svg("text", { class: "name", x: 14, y: 20 }, cut(kernel.title, kernel.only ? 15 : 23)),
     svg("text", { class: "detail", x: 14, y: 39 }, cut(`${kernel.short} · ${microseconds(told.predicted_us)}`, 29)),
     ...(kernel.only ? [svg("text", { class: "badge", x: BOX.width - 8, y: 20 }, "only here")] : []));
   }
 
   line(flow) {
     const from = this.side.kernels[flow.from], to = this.side.kernels[flow.to];
-    const x1 = from.x + BOX.width / 2, y1 = from.y + BOX.height, x2 = to.x + BOX.width / 2, y2 = to.y - 3;
-    const bend = Math.max(18, Math.min(90, (y2 - y1) / 2));
     return svg("path", { class: flow.weak ? "flow weak" : "flow", "marker-end": "url(#arrow)",
       "stroke-width": flow.weak ? 1 : 1 + Math.min(3, Math.log10(1 + flow.bytes / 4096)),
-      d: `M${x1},${y1}C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2}` });
+      d: way(from, to, flow.from % 3) });
   }
 
   drawMap() {
@@ -226,6 +224,17 @@ class Pane {
 function arrow(id) {
   return svg("marker", { id, class: id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7,
     markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0,0L8,4L0,8z" }));
+}
+
+// From one box down to another; past those that lie between, in one of the lanes beside the column.
+function way(from, to, lane) {
+  const x1 = from.x + BOX.width / 2, y1 = from.y + BOX.height, x2 = to.x + BOX.width / 2, y2 = to.y - 3;
+  const next = y2 - y1 <= BOX.down || Math.abs(x1 - x2) >= BOX.width + BOX.across;
+  const bend = Math.max(18, Math.min(90, (y2 - y1) / 2));
+  if (next) return `M${x1},${y1}C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2}`;
+  const aside = BOX.width / 3, beside = Math.max(x1, x2) + BOX.width / 2 + 6 + 5 * lane;
+  return `M${x1 + aside},${y1}C${x1 + aside},${y1 + 24} ${beside},${y1 + 12} ${beside},${y1 + BOX.down}` +
+    `V${y2 - BOX.down}C${beside},${y2 - 12} ${x2 + aside},${y2 - 24} ${x2 + aside},${y2}`;
 }
 
 // Text ends with its box, whatever font there is; the frame may stand out a little.

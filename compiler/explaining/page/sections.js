@@ -13,7 +13,7 @@ function drawSummary(graph) {
       graph.identical ? "Inductor's own plan" : `${own.kernels.filter((k) => k.only).length} and ${chosen.kernels.filter((k) => k.only).length} only in one plan`),
     card("predicted", graph.identical ? microseconds(own.plan.predicted_us) : `${microseconds(own.plan.predicted_us)} → ${microseconds(chosen.plan.predicted_us)}`,
       graph.identical ? `90 %: ${number(own.plan.predicted_low_us)} to ${number(own.plan.predicted_high_us)}, by ${told.model}`
-        : `${gain >= 0 ? "" : "−"}${microseconds(Math.abs(gain))} (${((100 * Math.abs(gain)) / Math.max(own.plan.predicted_us, 1e-9)).toFixed(1)} %) ${gain >= 0 ? "less" : "more"}, by ${told.model}`),
+        : `${microseconds(Math.abs(gain))} (${((100 * Math.abs(gain)) / Math.max(own.plan.predicted_us, 1e-9)).toFixed(1)} %) ${gain >= 0 ? "less" : "more"}, by ${told.model}`),
   ];
   if (own.plan.measured_us !== null) {
     cards.push(card("measured kernel by kernel", graph.identical || chosen.plan.measured_us === null ? microseconds(own.plan.measured_us)
@@ -26,12 +26,15 @@ function drawSummary(graph) {
 function notices(graph) {
   const { told } = graph, found = [];
   const origin = { inductor: "Inductor's own", rules: "Inductor's own as rules want it", store: "the stored one", "plan file": "the one of the plan file", predicted: "the one that is predicted to be best (nothing was stored for this graph)" };
-  found.push(`The chosen schedule is ${origin[told.plan.origin] || told.plan.origin}${graph.identical ? ", the same as Inductor's own" : `: ${told.plan.choices}`}.`);
+  const others = told.candidates.filter((c) => !c.default).length;
+  found.push(!graph.identical ? `The chosen schedule is ${origin[told.plan.origin] || told.plan.origin}: ${told.plan.choices}.`
+    : others ? `Of ${others + 1} candidates Inductor's own schedule was chosen, so there is one plan to show.`
+    : "Inductor's own schedule is explained; nothing else was considered.");
   if (!graph.sameNodes) found.push("Its lowering makes other nodes than Inductor's own, so kernels are compared by what they compute, and fusions are told of Inductor's own nodes.");
   if (told.not_measured) found.push(`Not measured: ${told.not_measured}.`);
   const rules = told.rules;
   if (rules) {
-    for (const rule of rules.rules) found.push(`Rule ${rule.rule}: ${rule.matched ? `${rule.nodes} nodes, ${rule.pairs} pairs` : "matches nothing"}.`);
+    for (const rule of rules.rules) found.push(`${rule.rule.replace(/^r/, "R")}: ${rule.matched ? `${rule.nodes} nodes, ${rule.pairs} pairs` : "matches nothing"}.`);
     for (const text of rules.conflicts) found.push(`Rules in conflict: ${text}.`);
     for (const text of rules.unkept) found.push(`Rule not kept: ${text}.`);
   }
