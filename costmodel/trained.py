@@ -1,19 +1,18 @@
 """The trained model: the trees and what is known of their errors, ready to predict.
 
 The counterpart of ``LearnedCostModel``, which makes it. Immutable; the trees are LightGBM's own
-text, so equal texts predict equal bits. LightGBM itself is imported at the first prediction, as
-that takes a second.
+text, so equal texts predict equal bits.
 """
 
 from __future__ import annotations
 
 import hashlib
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from fusewise.costmodel.booster import Booster, BoosterError
 from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES_VERSION
@@ -21,9 +20,6 @@ from fusewise.costmodel.interface import FloatArray, Prediction, Source
 from fusewise.costmodel.linear import Linear
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
 from fusewise.schedule.errors import ModelError
-
-if TYPE_CHECKING:
-    import lightgbm
 
 
 class TrainedModel:
@@ -68,19 +64,17 @@ class TrainedModel:
         )
 
     @cached_property
-    def _booster(self) -> lightgbm.Booster:
+    def _booster(self) -> Booster:
         return self._read(self.trees)
 
     @cached_property
-    def _difficulty(self) -> lightgbm.Booster:
+    def _difficulty(self) -> Booster:
         return self._read(self.difficulty)
 
-    def _read(self, text: str) -> lightgbm.Booster:
-        import lightgbm
-
+    def _read(self, text: str) -> Booster:
         try:
-            return lightgbm.Booster(model_str=text)
-        except lightgbm.basic.LightGBMError as error:
+            return Booster(text)
+        except BoosterError as error:
             raise ModelError(
                 f"its trees cannot be read: {error}",
                 subject=f"model {self.name}",
@@ -103,11 +97,11 @@ class TrainedModel:
         log_base = np.log(base)
         matrix = np.column_stack([features, log_base])
         ratio = self.linear.predict(matrix)
-        ratio += np.asarray(self._booster.predict(matrix, num_threads=1))
-        difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]), num_threads=1)
+        ratio += self._booster.predict(matrix)
+        difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]))
         cal = self.calibration
         at = cal.bins(log_base)
-        learned_width = cal.learned_width(np.asarray(difficulty))
+        learned_width = cal.learned_width(difficulty)
         roofline_width = np.array(cal.roofline_width)[at]
         covered = self.familiar.covers(features, log_base)
         learned = covered & np.array(cal.trusted)[at]
@@ -133,8 +127,11 @@ class TrainedModel:
         SHAP values of the trees, with what the linear part adds. ``matrix`` is as :func:`design`
         makes it; each row adds up to the ratio that both predict together.
         """
+        import lightgbm
+
+        booster = lightgbm.Booster(model_str=self.trees)
         values: FloatArray = np.asarray(
-            self._booster.predict(matrix, num_threads=1, pred_contrib=True), dtype=np.float64
+            booster.predict(matrix, num_threads=1, pred_contrib=True), dtype=np.float64
         )
         values[:, :-1] += self.linear.parts(matrix)
         values[:, -1] += self.linear.offset
