@@ -24,8 +24,6 @@ from fusewise.compiler.explaining.report import (
 from fusewise.costmodel.feature_table import FEATURES
 from fusewise.schedule.inlining import InliningDecision
 
-#: What a page must show and never run.
-HOSTILE = "</script><img src=x onerror=\"document.title='broken out'\">&amp;<!--"
 _OPERATORS = ("aten.add.Tensor", "aten.exp.default", "aten.mul.Tensor", "aten.sum.dim_IntList")
 _BOUNDS = ("memory", "arithmetic", "launch", "library")
 Make = Callable[..., ExplainedProgram]
@@ -260,3 +258,86 @@ def write_explained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Expla
         return path
 
     return write
+
+
+class Page:
+    """An opened report."""
+
+    def __init__(self, browser: Any, path: Path) -> None:
+        self.browser = browser
+        browser.get_log("browser"), browser.get_log("performance")
+        browser.get(path.as_uri())
+        self.settle()
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.browser.execute_script(script, *arguments)
+
+    def settle(self) -> None:
+        """Wait until what was asked to be drawn is drawn."""
+        frames = "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)))"
+        self.browser.execute_async_script(f"const done = arguments[0]; {frames}")
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.browser.find_elements("css selector", selector))
+
+    def one(self, selector: str) -> Any:
+        return self.browser.find_element("css selector", selector)
+
+    def text(self, selector: str) -> str:
+        return str(self.run("return document.querySelector(arguments[0]).textContent", selector))
+
+    def click(self, selector: str) -> None:
+        self.one(selector).click()
+        self.settle()
+
+    def find(self, query: str) -> str:
+        """Search; what is said to be found."""
+        box = self.one("#query")
+        box.clear()
+        box.send_keys(query)
+        self.settle()
+        return self.text("#found").replace("\u202f", "")
+
+    def choose(self, which: str, value: str) -> None:
+        change = "arguments[0].dispatchEvent(new Event('change'))"
+        self.run(f"arguments[0].value = arguments[1]; {change}", self.one(which), value)
+        self.settle()
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver import ActionChains
+
+        ActionChains(self.browser).send_keys(*keys).perform()
+        self.settle()
+
+    def hover(self, element: Any) -> None:
+        from selenium.webdriver import ActionChains
+
+        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
+        self.settle()
+        ActionChains(self.browser).move_to_element(element).perform()
+        self.settle()
+
+    def boxes(self, side: str) -> dict[str, tuple[float, float]]:
+        """Where each drawn kernel of a plan stands, by its second line."""
+        script = """return [...document.querySelectorAll(`[data-side=${arguments[0]}] g.kernel`)]
+            .map(g => [g.querySelector('.detail').textContent, g.getAttribute('transform')])"""
+        found = {}
+        for name, transform in self.run(script, side):
+            x, y = transform.removeprefix("translate(").removesuffix(")").split(",")
+            found[name.split(" · ")[0]] = (float(x), float(y))
+        return found
+
+
+@pytest.fixture
+def show(
+    browser: Any, write_explained: Callable[[ExplainedProgram], Path]
+) -> Iterator[Callable[[ExplainedProgram], Page]]:
+    """Open the page of an explanation; what went wrong in it fails the test."""
+    yield lambda explained: Page(browser, write_explained(explained))
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+@pytest.fixture(scope="session")
+def small(make_explained: Make) -> ExplainedProgram:
+    """Two plans of 30 nodes: ten kernels against eight, two of which are two in the other."""
+    return make_explained(nodes=30)
