@@ -69,12 +69,14 @@ def explain(
     why: tuple[str, str] | None = None,
     plan: str | None = None,
     rules: Rule | RuleSet | Sequence[Rule] | None = None,
+    predicted: bool = False,
     **kwargs: Any,
 ) -> ExplainedProgram:
     """Every possible fusion of ``function(*args, **kwargs)``, its kernels, and why they are so.
 
-    The same as ``fusewise explain --json``, as data: see ``docs/explain.md``. A module in training
-    mode is compiled with its backward, anything else without gradients.
+    The same as ``fusewise explain --json``, as data, which its ``html()`` makes a page of: see
+    ``docs/explain.md``. A module in training mode is compiled with its backward, anything else
+    without gradients.
 
     Args:
         function: a module or any other callable; it is compiled and run once.
@@ -83,6 +85,8 @@ def explain(
         why: names of two nodes or groups whose fusion is looked at closely.
         plan: path of a plan file to explain; None for the schedules in the store.
         rules: rules that hold for it, as made with :mod:`fusewise.rules`.
+        predicted: whether, where no schedule is given or stored, the plan that is predicted to be
+            best is searched for and explained.
         kwargs: its keyword arguments.
 
     Raises:
@@ -90,7 +94,16 @@ def explain(
     """
     from fusewise.compiler.explaining.program import explain_call
 
-    return explain_call(function, args, kwargs, measure=measure, why=why, plan=plan, rules=rules)
+    return explain_call(
+        function,
+        args,
+        kwargs,
+        measure=measure,
+        why=why,
+        plan=plan,
+        rules=rules,
+        predicted=predicted,
+    )
 
 
 def reports() -> list[GraphReport]:

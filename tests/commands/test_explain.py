@@ -137,9 +137,10 @@ def test_explain_from_python(monkeypatch: pytest.MonkeyPatch, store: Path) -> No
     def call(x: torch.Tensor) -> torch.Tensor:
         return x.sin().sum(0)
 
-    explained = fusewise.explain(call, torch.randn(8, 8))
+    explained = fusewise.explain(call, torch.randn(8, 8), predicted=True)
     (graph,) = explained.graphs
     assert graph.key in explained.html()
+    assert graph.candidates and graph.candidates[0].default
     assert graph.kind == "inference"
     assert [len(group.nodes) for group in graph.groups] == [len(graph.nodes)]
 
