@@ -18,7 +18,13 @@ from fusewise.compiler.alternatives import drawn
 from fusewise.compiler.collecting.durations import least_seconds
 from fusewise.compiler.collecting.plans import covering_plans, signatures
 from fusewise.compiler.collecting.work import Call, KernelRun, Settings
-from fusewise.compiler.inductor.choices import schedule_of, stage_of, variants
+from fusewise.compiler.inductor.choices import (
+    kernel_patches,
+    schedule_of,
+    stage_of,
+    unpredictable,
+    variants,
+)
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, Program
 from fusewise.compiler.inductor.extract import extract_problem
@@ -223,7 +229,13 @@ class GraphPrograms:
                 if plan != low.default
             ),
         ]
-        codegen = [c for c in variants(self._profile.kind) if stage_of(c[0]) == "codegen"]
+        kind = self._profile.kind
+        # Tuning block sizes takes the device for seconds, and tells nothing of the schedule.
+        codegen = [
+            choices
+            for choices in (*variants(kind), *unpredictable(kind))
+            if stage_of(choices[0]) == "codegen" and not kernel_patches(choices)
+        ]
         self._generator.shuffle(codegen)
         # Inductor's own plan under a codegen choice is what that choice makes of the graph: often
         # the same code, so all are tried until some are not.

@@ -172,8 +172,12 @@ def compiled(graph: Any, chosen: Schedule) -> tuple[Any, Program | None, list[An
 
 
 @gpu
-def test_block_sizes_are_those_that_were_measured(graph: Any, live: Any) -> None:
+def test_block_sizes_are_those_that_were_measured(live: Any) -> None:
     """The user's process neither tunes again nor takes other block sizes."""
+    # Of widths of its own: what this process has compiled before, it does not look up again.
+    make = live.Make("cuda", torch.float32)
+    tables = [make.tensor(50, width) for width in (20, 28, 44, 72)]
+    (graph,) = live.capture(live.UserProgram(lookups, (make.integers(50, 30), *tables)))
     names = first_nodes(graph)
     chosen = schedule(graph, *(blocks_choice(name, "descent") for name in names[:2]))
     program = graph.generate(chosen)

@@ -64,7 +64,8 @@ def test_each_call_is_timed_where_it_stands(live: Any, device: str) -> None:
     expected = program.source.count("cpp_pybinding" if device == "cpu" else "async_compile.triton")
     assert len({call.kernel for call in calls}) == expected > 1
     for call in calls:
-        assert call.failure == "" and 6 <= len(call.samples) <= 8
+        # Six, but for a device that others use meanwhile.
+        assert call.failure == "" and 3 <= len(call.samples) <= 8
         assert 0 < min(call.samples) < 1e5
         assert call.clock == ("c loop" if device == "cpu" else "cuda graph")
     skipped = frozenset({(calls[0].kernel, 0)})

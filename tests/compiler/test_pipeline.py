@@ -63,7 +63,7 @@ def test_measuring_fills_the_report_and_the_store(
     make = live.Make(device, torch.float32)
     x, w = make.tensor(48, 32), make.tensor(32)
     live.difference(
-        [compiled(normalised, "measure", top_k=1, budget_s=2)(x, w)], [normalised(x, w)]
+        [compiled(normalised, "measure", top_k=1, budget_s=10)(x, w)], [normalised(x, w)]
     )
     (report,) = checked("inference")
     assert (report.mode, report.source, report.store) == ("measure", "measured", str(store))
