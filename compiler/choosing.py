@@ -80,17 +80,18 @@ def choose_measured(
     job: GraphJob,
     options: Options,
     predictor: Predictor,
-) -> tuple[Any, dict[str, float]]:
+    program: Program,
+) -> dict[str, float]:
     """Time the best candidates against Inductor's own and take the fastest that is as accurate.
 
-    What no prediction tells of is then tried on that: see ``finishing``.
+    What no prediction tells of is then tried on that: see ``finishing``. ``program`` is that of the
+    default.
 
     Returns:
-        The compiled default, and the conditions under which the times were taken.
+        The conditions under which the times were taken.
     """
     start = time.monotonic()
     default = default_candidate(surveys)
-    output, program = compile_default(graph, report, default)
     with report.phase("generate"):
         listed = shortlist(
             default, [c for s in surveys for c in s.candidates], 1 + options.top_k * _SPARE
@@ -105,8 +106,7 @@ def choose_measured(
         report.chosen = report.candidates[0]
         report.source = "predicted"
         left = options.budget_s - (time.monotonic() - start)
-        conditions = finish(report, [(default, program)], surveys, predictor, graph, job, left)
-        return output, conditions
+        return finish(report, [(default, program)], surveys, predictor, graph, job, left)
     try:
         with report.phase("measure"):
             more = may_finish(predictor)
@@ -118,12 +118,12 @@ def choose_measured(
         report.candidates = [_marked(default, True, "nothing was measured"), *(c for c, _ in kept)]
         report.chosen = report.candidates[0]
         report.source = "inductor"
-        return output, {}
+        return {}
     report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
     report.candidates += dropped
     left = options.budget_s - (time.monotonic() - start)
     again = finish(report, [(default, program), *kept], surveys, predictor, graph, job, left)
-    return output, again or result.conditions
+    return again or result.conditions
 
 
 def compile_default(

@@ -14,6 +14,8 @@ import torch.fx
 
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.toolchain import probed_vectors
+from fusewise.compiler.inductor.triton_ahead import await_kernels
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import Observed, specify
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
@@ -187,9 +189,17 @@ def hold(
         process.prepare(job)
     # Candidates share most of their kernels. They are built here while the graph is prepared there.
     library = build_library([(p.source, p.settings) for _, p in programs], timeout_s=timeout_s)
+    if library:
+        # By now they are probed here; there it would take seconds for each set of instructions.
+        process.trust(probed_vectors())
     jobs = [
         ProgramJob(
-            candidate.schedule.id, program.source, program.constants, program.settings, library
+            candidate.schedule.id,
+            program.source,
+            program.constants,
+            program.settings,
+            library,
+            compiled=await_kernels(program.source, program.settings, timeout_s),
         )
         for candidate, program in programs
     ]

@@ -6,14 +6,16 @@ else in this file is called from there.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch.fx
 from torch._functorch import config as functorch_config
 
-from fusewise.compiler.choosing import choose_measured, choose_predicted
+from fusewise.compiler.choosing import choose_measured, choose_predicted, compile_default
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, compile_whole
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
@@ -22,14 +24,15 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, remember
+from fusewise.compiler.met import Met, first_device
 from fusewise.compiler.notices import tell_once, warn_once
 from fusewise.compiler.options import split_options
 from fusewise.compiler.partial import partial_plan
 from fusewise.compiler.plan_files import mismatch, nearest, planned_for
 from fusewise.compiler.reports import GraphReport, add_report
 from fusewise.compiler.ruled import check_known, compile_by_rules, lower_by_rules
-from fusewise.compiler.session import Session, device_of, unmeasurable
-from fusewise.compiler.survey import Predictor, survey_all
+from fusewise.compiler.session import Session, device_of, many_ranks, unmeasurable
+from fusewise.compiler.survey import Predictor, Survey, default_candidate, survey_all
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
 from fusewise.schedule.rules import RuleSet
@@ -54,6 +57,11 @@ def compile_program(
         session.plan_file  # noqa: B018 - a bad plan file is told before anything is compiled
 
     def compiler(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        if ours.mode == "measure" and ours.plan is None:
+            session.met = Met(ours.home, gm, inputs, session.inductor_options)
+            if not session.met.before and ours.top_k and ours.budget_s and not many_ranks():
+                # Its start takes seconds, which pass while the program is traced.
+                measuring_process(first_device(inputs))
         # AOTAutograd's own cache would answer before our part is asked, and without our key.
         with functorch_config.patch(enable_autograd_cache=False):
             output = compile_whole(gm, inputs, _GraphCompiler(session), session.inductor_options)
@@ -113,14 +121,17 @@ class _GraphCompiler:
         if not any(node.op == "call_function" for node in gm.graph.nodes):
             report.fallback = "the graph computes nothing"
             return graph.compile(None, None)
+        compiling = _Compile(session, graph, report)
         try:
-            return _Compile(session, graph, report).run()
+            return compiling.run()
         except Exception as error:  # noqa: BLE001 - a user's program never fails because of us
             cause = str(error) or type(error).__name__
             report.fallback = cause
             report.source = "inductor"
             report.chosen = report.default
             warn_once(cause)
+            if compiling.default_output is not None:
+                return compiling.default_output
             return _step_back(graph, report)
         finally:
             if session.rule_watch is not None:
@@ -130,6 +141,15 @@ class _GraphCompiler:
                     session.rule_watch.tell()
 
 
+@dataclass(frozen=True)
+class _Decided:
+    """What a choice rests on."""
+
+    surveys: Sequence[Survey]
+    #: Under which times were taken.
+    conditions: dict[str, float]
+
+
 class _Compile:
     """One graph on its way."""
 
@@ -137,15 +157,14 @@ class _Compile:
         self._session = session
         self._graph = graph
         self._report = report
+        #: What others are held to, compiled; None where it was not.
+        self.default_output: Any | None = None
 
     def run(self) -> Any:
         """Choose a schedule, compile it, and leave a report."""
         session, graph, report = self._session, self._graph, self._report
         device = device_of(graph.gm, graph.example_inputs)
         report.device = str(device)
-        if session.options.mode == "measure" and session.options.plan is None:
-            # Its start takes seconds, which pass while the graph is looked at and compiled.
-            measuring_process(report.device)
         with report.phase("prepare"):
             predictor = session.predictor(device)
             with graph.settings(None):
@@ -220,8 +239,59 @@ class _Compile:
         return planned, part.told
 
     def _new(self, key: GraphKey, predictor: Predictor) -> Any:
-        session, report, graph = self._session, self._report, self._graph
+        session, report = self._session, self._report
         job = self._announce(key) if session.options.mode == "measure" else None
+        if session.options.rules is not None:
+            decided = self._decide(key, predictor, job)
+        else:
+            decided = self._decide_meanwhile(key, predictor, job)
+        output = self._compile_chosen()
+        remember(
+            session.store,
+            report,
+            parts=dict(key.parts),
+            surveys=decided.surveys,
+            profile=predictor.profile,
+            model_id=predictor.model.id,
+            conditions=decided.conditions,
+        )
+        if session.met is not None:
+            session.met.note()
+        return output
+
+    def _decide_meanwhile(
+        self, key: GraphKey, predictor: Predictor, job: GraphJob | None
+    ) -> _Decided:
+        """Decide while Inductor's own compile waits, which goes on only if that was chosen."""
+        report = self._report
+        decided: list[_Decided] = []
+        failures: list[Exception] = []
+        spent = 0.0
+
+        def decide() -> bool:
+            nonlocal spent
+            start = time.perf_counter()
+            try:
+                decided.append(self._decide(key, predictor, job))
+            except Exception as error:  # noqa: BLE001 - Inductor would wrap it; it is raised below
+                failures.append(error)
+                return True
+            finally:
+                spent = time.perf_counter() - start
+            assert report.chosen is not None
+            return report.chosen.origin == "default"
+
+        start = time.perf_counter()
+        self.default_output = self._graph.compile_after(decide, measured=job is not None)
+        report.seconds["compile default"] = time.perf_counter() - start - spent
+        if failures:
+            raise failures[0]
+        # Where nothing waited, the compiled graph came out of Inductor's cache.
+        return decided[0] if decided else self._decide(key, predictor, job)
+
+    def _decide(self, key: GraphKey, predictor: Predictor, job: GraphJob | None) -> _Decided:
+        """Choose a schedule, and write into the report what led to it."""
+        session, report, graph = self._session, self._report, self._graph
         budget_s = session.options.budget_s if job is not None else None
         lowered = None
         if session.options.rules is not None:
@@ -235,28 +305,23 @@ class _Compile:
                 kind=report.kind,
                 budget_s=None if budget_s is None else budget_s / 4,
                 lowered=lowered,
+                told=report.left_out.append,
             )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
-        conditions: dict[str, float] = {}
-        output = None
         if job is None:
             choose_predicted(report, surveys, predictor)
+            return _Decided(surveys, {})
+        if lowered is None:
+            with report.phase("generate"):
+                program = graph.own_program()
         else:
-            output, conditions = choose_measured(
-                report, surveys, graph, job, session.options, predictor
-            )
-        output = self._compile_chosen(output)
-        remember(
-            session.store,
-            report,
-            parts=dict(key.parts),
-            surveys=surveys,
-            profile=predictor.profile,
-            model_id=predictor.model.id,
-            conditions=conditions,
+            default = default_candidate(surveys)
+            self.default_output, program = compile_default(graph, report, default)
+        conditions = choose_measured(
+            report, surveys, graph, job, session.options, predictor, program
         )
-        return output
+        return _Decided(surveys, conditions)
 
     def _announce(self, key: GraphKey) -> GraphJob | None:
         """Tell the measuring process of the graph; None, with the reason, where it cannot be."""
@@ -282,7 +347,7 @@ class _Compile:
         report.fallback = f"not measured: {reason}"
         return None
 
-    def _compile_chosen(self, default_output: Any | None) -> Any:
+    def _compile_chosen(self) -> Any:
         """Compile what was chosen; Inductor's own where that turns out not to compile."""
         report, chosen = self._report, self._report.chosen
         assert chosen is not None
@@ -299,8 +364,8 @@ class _Compile:
                 if chosen.baseline:
                     raise
                 report.chosen, report.source = report.default, "inductor"
-        if default_output is not None:
-            return default_output
+        if self.default_output is not None:
+            return self.default_output
         assert report.chosen is not None
         return self._compile(report.chosen)
 

@@ -64,6 +64,8 @@ class GraphReport:
     seconds: dict[str, float] = field(default_factory=dict)
     #: Why fusewise stepped back, or measured nothing; None where it did not.
     fallback: str | None = None
+    #: Choices that the graph cannot be lowered under, each with the ground.
+    left_out: list[str] = field(default_factory=list)
     #: Parts of the key that differ from the plan's, where a plan did not fit.
     mismatch: tuple[str, ...] = ()
     store: str = ""

@@ -15,6 +15,7 @@ from fusewise.compiler.contest import has_collectives
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.measuring.inputs import Observed
 from fusewise.compiler.measuring.room import lacks_room
+from fusewise.compiler.met import Met
 from fusewise.compiler.options import Options
 from fusewise.compiler.rule_notices import RuleWatch
 from fusewise.compiler.survey import Predictor
@@ -35,6 +36,8 @@ class Session:
     observed: Sequence[Observed | None]
     #: Key of the forward graph whose values were kept for the backward one.
     forward_key: str | None = None
+    #: Whether the program was compiled before; None where nothing is going to be measured.
+    met: Met | None = None
     _predictors: dict[str, Predictor] = field(default_factory=dict)
 
     @cached_property

@@ -5,24 +5,28 @@ Predicts only. What comes out is candidates with predicted times; nothing is com
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from fusewise.compiler.alternatives import alternatives, try_alternatives
-from fusewise.compiler.inductor.choices import stage_of, variants
+from fusewise.compiler.inductor.choices import config_patches, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.hooks import listening
 from fusewise.compiler.inductor.legality import InductorLegality
+from fusewise.compiler.inductor.refusals import Refusal, classify
+from fusewise.compiler.inductor.thresholds import ORDERING_SETTING, TILING_SETTINGS, Figures
 from fusewise.compiler.reports import RulesReport
 from fusewise.compiler.ruled import Lowered, check_apart, report_rules
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
-from fusewise.schedule.errors import PlanError
+from fusewise.schedule.errors import PlanError, first_line
 from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem, group_signature
@@ -31,6 +35,8 @@ from fusewise.search.beam import Budget, beam_search
 from fusewise.search.repair import Keeping, repaired
 from fusewise.search.result import SearchResult
 from fusewise.search.rules import Rulings
+
+log = logging.getLogger(__name__)
 
 #: Plans of each lowering that go on to the shortlist.
 _PLANS_KEPT = 8
@@ -63,6 +69,28 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Grounds:
+    """What Inductor went by while it lowered a graph and was asked for fusions."""
+
+    figures: Figures
+    #: Whether a fusion was refused since the two sides are tiled differently.
+    tiling_refused: bool
+    #: Whether one was allowed that needed other loops.
+    reordered: bool
+
+    def matter(self, choices: Sequence[Choice]) -> bool:
+        """Whether anything might have come out otherwise under ``choices`` about the graph."""
+        patches = config_patches(choices)
+        tiling = [name for name in patches if name in TILING_SETTINGS]
+        for name in tiling:
+            del patches[name]
+        if (tiling and self.tiling_refused) or (self.reordered and ORDERING_SETTING in patches):
+            return True
+        patches.pop(ORDERING_SETTING, None)
+        return self.figures.matter(patches)
+
+
+@dataclass(frozen=True)
 class Survey:
     """One graph under one set of choices."""
 
@@ -76,6 +104,8 @@ class Survey:
     decisions: tuple[InliningDecision, ...]
     #: What came of the user's rules; None where there are none.
     rules: RulesReport | None = None
+    #: What the lowering and the fusions went by, as far as it was noted.
+    grounds: Grounds | None = None
 
     @property
     def best_us(self) -> float:
@@ -129,6 +159,11 @@ def survey(
     """
     forced = () if lowered is None else lowered.choices
     found: list[Survey] = []
+    refused: list[bool] = []
+
+    def hear(_first: str, _second: str, reason: str) -> None:
+        if not refused and classify(reason) is Refusal.TILING:
+            refused.append(True)
 
     def visit(live: LiveGraph) -> None:
         legality = InductorLegality(live)
@@ -152,9 +187,15 @@ def survey(
         ruled = bool(forced) or (keeping is not None and not keeping.rulings.idle)
         origin = "choices" if choices else "rules" if ruled else "default"
         candidates = _candidates((*forced, *choices), cost, result, origin)
-        found.append(Survey(choices, problem, default, result, candidates, live.decisions, told))
+        grounds = None
+        if live.figures is not None:
+            grounds = Grounds(live.figures, bool(refused), legality.reordered)
+        found.append(
+            Survey(choices, problem, default, result, candidates, live.decisions, told, grounds)
+        )
 
-    graph.survey((*forced, *choices), visit)
+    with listening(hear):
+        graph.survey((*forced, *choices), visit)
     return found[0]
 
 
@@ -193,6 +234,7 @@ def survey_all(
     kind: str,
     budget_s: float | None,
     lowered: Lowered | None = None,
+    told: Callable[[str], None] = log.debug,
 ) -> list[Survey]:
     """Survey a graph under Inductor's own choices, then under others that change it.
 
@@ -203,12 +245,17 @@ def survey_all(
         budget_s: seconds after which no further choice is looked at, and for the search of each;
             None for no limit but the search's own, so that the result never depends on the clock.
         lowered: the user's rules with what they want of the lowering.
+        told: is told of choices that the graph cannot be lowered under, and why.
     """
-    looks = _Looks(graph, predictor, key, kind, budget_s, lowered)
+    looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told)
     first = looks.first()
     offered = alternatives(first, predictor.profile)
     looks.share = _VARIANTS_SHARE if offered else 1.0
-    others = [looks(choices) for choices in variants(predictor.profile.kind)]
+    others = [
+        looks(choices)
+        for choices in variants(predictor.profile.kind)
+        if first.grounds is None or first.grounds.matter(choices)
+    ]
     looks.share = 1.0
     others += try_alternatives(first, offered, looks)
     return [first, *(other for other in others if other is not None)]
@@ -225,8 +272,10 @@ class _Looks:
         kind: str,
         budget_s: float | None,
         lowered: Lowered | None,
+        told: Callable[[str], None],
     ) -> None:
         self._graph = graph
+        self._told = told
         self._predictor = predictor
         self._key = key
         self._kind = kind
@@ -249,9 +298,12 @@ class _Looks:
             return None
         try:
             other = self._survey(choices, 4)
-        except (PlanError, RuntimeError):
+        except (PlanError, RuntimeError) as error:
             # What rules or choices store or inline cannot be under these, or Inductor fails at
             # what it does not meet by itself: these are out, the others are not.
+            asked = ", ".join(f"{choice.name}={choice.value}" for choice in choices)
+            log.info("not lowered under %s", asked, exc_info=True)
+            self._told(f"{asked}: {first_line(error)}")
             return None
         codegen = any(stage_of(choice) == "codegen" for choice in choices)
         shape = _shape(other)

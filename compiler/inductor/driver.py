@@ -37,6 +37,7 @@ from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.reductions import check_split
 from fusewise.compiler.inductor.state import GraphState
+from fusewise.compiler.inductor.thresholds import Figures
 from fusewise.compiler.inductor.tuning import tuned_as_measured
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import InliningDecision, verdicts
@@ -76,6 +77,8 @@ class LiveGraph:
     default_plan: Plan
     #: What was stored and what inlined on the way, in the order of the lowered graph.
     decisions: tuple[InliningDecision, ...]
+    #: What Inductor held against its thresholds on the way, where that was noted.
+    figures: Figures | None = None
 
 
 class _SurveyedError(BaseException):
@@ -106,7 +109,8 @@ class _Surveyor(Interceptor):
         _, default_plan = record_plan(scheduler, nodes, stock)
         unfused.restore()
         self.visited = True
-        self._visit(LiveGraph(scheduler, tuple(nodes), default_plan, decisions))
+        figures = self.inlining.figures
+        self._visit(LiveGraph(scheduler, tuple(nodes), default_plan, decisions, figures))
         raise _SurveyedError
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
@@ -137,6 +141,13 @@ class Applier(Interceptor):
 
 class _GeneratedError(BaseException):
     """Ends a lowering once the program is there.
+
+    Not an ``Exception``: Inductor wraps those into errors of its own on the way out.
+    """
+
+
+class _GivenUpError(BaseException):
+    """Ends a compile whose outcome nobody wants any more.
 
     Not an ``Exception``: Inductor wraps those into errors of its own on the way out.
     """
@@ -186,13 +197,18 @@ class GraphCompile:
         ):
             return self._run(interceptor)
 
-    def compile_after(
-        self, visit: Callable[[], None], interceptor: Interceptor | None = None
-    ) -> Any:
+    def compile_after(self, visit: Callable[[], bool], *, measured: bool) -> Any | None:
         """Compile as Inductor does, and have ``visit`` look at the graph once it is lowered.
 
         What is surveyed and generated meanwhile builds on that lowering. ``visit`` is not called
         where the graph comes out of Inductor's cache, or Inductor leaves no room for it.
+
+        Args:
+            visit: whether the compile is to go on.
+            measured: whether C++ kernels are those that were built to be measured.
+
+        Returns:
+            The output code; None where the compile did not go on.
         """
         inlining = _inlining(Schedule(), record=True)
 
@@ -200,16 +216,28 @@ class GraphCompile:
             waiting.start_with(inlining)
             self._waiting = waiting
             try:
-                visit()
+                if not visit():
+                    raise _GivenUpError
             finally:
                 self._waiting = None
 
         _forget_strides()
-        with self.settings(None), inlining.active():
-            if not can_stand():
-                return self._run(interceptor)
-            with standing(wait):
-                return self._run(interceptor)
+        with (
+            self.settings(None),
+            inlining.active(),
+            standing(wait) if can_stand() else nullcontext(),
+            prebuilt(kernel_library() if measured else ""),
+            suppress(_GivenUpError),
+        ):
+            return self._run(None)
+        return None
+
+    def own_program(self) -> Program:
+        """Inductor's own program; where a compile waits, the one that it goes on with."""
+        if self._waiting is None:
+            return self.generate(Schedule())
+        source = self._waiting.own_source()
+        return Program(source, dict(self._waiting.graph.constants), changed_settings())
 
     def _run(self, interceptor: Interceptor | None) -> Any:
         with nullcontext() if interceptor is None else intercept(interceptor):
@@ -258,13 +286,12 @@ class GraphCompile:
         if waiting is None or not is_late(patches):
             return False
         try:
-            with self.settings(schedule):
-                lowered, decided = waiting.lowered(patches, inlining)
+            with self.settings(schedule), kernels_by(schedule, self.rules):
+                lowered, decided = waiting.lowered(patches, schedule, inlining)
                 if isinstance(interceptor, _Surveyor):
                     interceptor.inlining = decided
-                with kernels_by(schedule, self.rules), intercept(interceptor):
-                    source = lowered.generate()
-                    interceptor.module(lowered.graph, source)
+                with intercept(interceptor):
+                    interceptor.module(lowered.graph, lowered.generate())
         except FusewiseError:
             raise
         except Exception as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -30,6 +30,7 @@ from fusewise.compiler.inductor.lowered_values import (
     rule_of_reads,
     rule_of_reuse,
 )
+from fusewise.compiler.inductor.thresholds import Figures, noting
 from fusewise.schedule.inlining import InliningDecision, Verdict
 
 _active: ContextVar[Inlining | None] = ContextVar("fusewise_inlining", default=None)
@@ -53,6 +54,8 @@ class Inlining:
         self.record = record
         #: Of the last lowering, in the order of its graph; empty where nothing is recorded.
         self.decisions: tuple[InliningDecision, ...] = ()
+        #: What was held against Inductor's thresholds, where it is recorded.
+        self.figures = Figures()
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -67,7 +70,8 @@ class Inlining:
         _install()
         token = _active.set(self)
         try:
-            yield
+            with noting(self.figures) if self.record else nullcontext():
+                yield
         finally:
             _active.reset(token)
 

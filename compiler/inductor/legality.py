@@ -66,6 +66,11 @@ class InductorLegality:
             self._verdicts[first, second] = known
         return known
 
+    @property
+    def reordered(self) -> bool:
+        """Whether loops had to be turned round for any fusion that was found to be legal."""
+        return any(verdict.reorder for verdict in self._verdicts.values())
+
     def possible_fusions(self) -> list[PossibleFusion]:
         """Pairs of single nodes that Inductor would consider and allow, with its score."""
         result = []

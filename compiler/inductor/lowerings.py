@@ -24,6 +24,7 @@ from torch._inductor.virtualized import V
 from fusewise.compiler.inductor.hooks import is_subgraph
 from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.state import copy_container, forget_tilings
+from fusewise.schedule.schedule import NODE, Schedule
 
 _Graph = inductor_graph.GraphLowering
 _Built = (ir.IRNode, ir.OutputSpec)
@@ -72,13 +73,13 @@ class Lowered:
         for owner, attributes in self._saved:
             owner.__dict__.clear()
             owner.__dict__.update({k: copy_container(v) for k, v in attributes.items()})
-        if hasattr(self.graph, "workspace_id"):
-            self.graph.workspace_id = itertools.count()
         forget_tilings()
 
     def generate(self) -> str:
         """Schedule the graph and generate its program, under whatever is in force."""
         self.restore()
+        # The one thing that counts on and is no attribute to be put back.
+        self.graph.workspace_id = itertools.count()
         with V.set_graph_handler(self.graph), V.set_extern_kernel_nodes([]):
             code, _ = self.graph.codegen()
         return str(code.value)
@@ -112,31 +113,66 @@ def _built(graph: _Graph) -> list[Any]:
 class Standing:
     """A compile that waits between lowering and scheduling, with lowerings of the same graph."""
 
-    def __init__(self, graph: _Graph) -> None:
+    def __init__(self, graph: _Graph, codegen: Callable[[_Graph], Any]) -> None:
+        self._codegen = codegen
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] = getattr(graph, _ARGUMENTS)
         self._inputs: tuple[Any, ...] = tuple(graph.example_inputs or ())
         self._own = Lowered(graph)
         self._lowered: dict[object, tuple[Lowered, Inlining]] = {}
+        #: What the compile has generated, and the graph as it was then.
+        self._generated: tuple[Any, Lowered] | None = None
 
-    def restore(self) -> None:
-        """Have the compile go on as if nothing had been."""
+    @property
+    def graph(self) -> _Graph:
+        """The graph of the compile that waits."""
+        return self._own.graph
+
+    def go_on(self) -> Any:
+        """Have the compile go on as if nothing had been; gives the code that it generates."""
+        if self._generated is not None:
+            code, generated = self._generated
+            generated.restore()
+            return code
         self._own.restore()
+        return self._codegen(self.graph)
+
+    def own_source(self) -> str:
+        """The program of the compile that waits, which goes on with it.
+
+        To be asked for with nothing else in force than in that compile.
+        """
+        if self._generated is None:
+            self._own.restore()
+            code = self._codegen(self.graph)
+            self._generated = code, Lowered(self.graph)
+        return str(self._generated[0][0].value)
 
     def start_with(self, inlining: Inlining) -> None:
         """Say what was decided in the lowering of the compile that waits."""
-        self._lowered[_key({}, inlining)] = self._own, inlining
+        self._lowered[_key({}, Schedule())] = self._own, inlining
 
-    def lowered(self, patches: Mapping[str, Any], inlining: Inlining) -> tuple[Lowered, Inlining]:
-        """The graph lowered as ``inlining`` wants it, and what was decided in that lowering.
+    def lowered(
+        self, patches: Mapping[str, Any], schedule: Schedule, inlining: Inlining
+    ) -> tuple[Lowered, Inlining]:
+        """The graph lowered as a schedule wants it, and what was decided in that lowering.
 
-        To be asked with the settings ``patches`` in force, of which those that only matter later
-        make no difference. The same is lowered once. Raises what Inductor raises.
+        The same is lowered once, unless there is more to a lowering than settings and verdicts.
+        Raises what Inductor raises.
+
+        Args:
+            patches: settings of the schedule, which are in force; those that only matter later make
+                no difference.
+            schedule: whose choices are in force.
+            inlining: of the schedule.
         """
-        key = _key(patches, inlining)
-        if key not in self._lowered:
+        key = _key(patches, schedule)
+        found = None if key is None else self._lowered.get(key)
+        if found is None:
             with inlining.active():
-                self._lowered[key] = self._lower(), inlining
-        return self._lowered[key]
+                found = self._lower(), inlining
+            if key is not None:
+                self._lowered[key] = found
+        return found
 
     def _lower(self) -> Lowered:
         args, kwargs = self._arguments
@@ -177,9 +213,13 @@ def _nothing_stands() -> Iterator[None]:
         _visit.reset(token)
 
 
-def _key(patches: Mapping[str, Any], inlining: Inlining) -> object:
+def _key(patches: Mapping[str, Any], schedule: Schedule) -> object | None:
+    """What lowerings that are the same have in common; None where that is not known."""
+    parts = [choice for choice in schedule.lowering if choice.of_part]
+    if not all(choice.name.startswith(NODE) for choice in parts):
+        return None
     settings = {name: value for name, value in patches.items() if name in _IN_LOWERING}
-    return tuple(sorted(settings.items())), tuple(sorted(inlining.wanted.items()))
+    return tuple(sorted(settings.items())), tuple(sorted(parts))
 
 
 def is_late(patches: Mapping[str, Any]) -> bool:
@@ -215,10 +255,9 @@ def _install() -> None:
             if visit is None or not hasattr(self, _ARGUMENTS):
                 return codegen(self)
             with _nothing_stands():
-                waiting = Standing(self)
+                waiting = Standing(self, codegen)
                 visit(waiting)
-                waiting.restore()
-            return codegen(self)
+                return waiting.go_on()
 
         _Graph.__init__ = initialised  # type: ignore[method-assign]
         _Graph.codegen = shown  # type: ignore[method-assign]

@@ -28,6 +28,8 @@ def load_program(
     constants: Mapping[str, torch.Tensor],
     settings: Mapping[str, Any],
     library: str = "",
+    *,
+    in_process: bool = False,
 ) -> Call:
     """Compile and load a generated program.
 
@@ -37,8 +39,9 @@ def load_program(
         settings: Inductor settings that it was generated under.
         library: where its C++ kernels are, from ``build_library``; "" to have Inductor compile
             them.
+        in_process: as for :func:`load_module`.
     """
-    call: Call = load_module(source, constants, settings, library).call
+    call: Call = load_module(source, constants, settings, library, in_process=in_process).call
     return call
 
 

@@ -9,6 +9,7 @@ built here.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from torch._inductor import config as inductor_config
@@ -45,9 +46,12 @@ def probed_vectors() -> dict[str, str]:
     return {_VARIABLE: _BETWEEN.join(names)}
 
 
-def trust_probes() -> None:
-    """Take over what the parent of this process found out; without that, do nothing."""
-    told = os.environ.get(_VARIABLE)
+def trust_probes(variables: Mapping[str, str] = os.environ) -> None:
+    """Take over what the parent of this process found out; without that, do nothing.
+
+    ``variables``: of the parent's, where they did not come with the start of this process.
+    """
+    told = variables.get(_VARIABLE)
     if told is None:
         return
     names = frozenset(told.split(_BETWEEN))

@@ -50,9 +50,12 @@ class MeasuringProcess:
         self.held_s = 0.0
         #: The graph that is prepared, or being so.
         self.graph_id: str | None = None
+        self._trusting = False
         ours, theirs = socket.socketpair()
         # The child finds fusewise, and the caller's modules, where this process does.
         found = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        # Nor does it need processes that wait for kernels to compile before there are any.
+        found["TORCH_WARM_POOL"] = "0"
         if device == "cpu":
             found |= pinned(torch.get_num_threads(), {**os.environ, **(environment or {})})
         self._process = subprocess.Popen(
@@ -79,6 +82,16 @@ class MeasuringProcess:
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
+
+    def trust(self, variables: Mapping[str, str]) -> None:
+        """Have the process take over what this one found out about the C++ compiler.
+
+        Raises:
+            MeasureError: the process is gone.
+        """
+        if not self._trusting:
+            self._send("trust", dict(variables))
+            self._trusting = True
 
     def prepare(self, job: GraphJob) -> None:
         """Have the inputs and the reference of a graph made, while the caller goes on.

@@ -46,6 +46,8 @@ class ProgramJob:
     library: str = ""
     #: Hash of the code without its comments; "" where nobody needs it.
     code_hash: str = ""
+    #: Whether its Triton kernels are in the caches on disk.
+    compiled: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -95,6 +95,10 @@ class Worker:
         self.held_s = 0.0
         self._kept: dict[str, dict[str, torch.Tensor]] = {}
         self._pace = Pace()
+
+    def trust(self, variables: Mapping[str, str]) -> None:
+        """Take over what the parent found out about the C++ compiler after this was started."""
+        trust_probes(variables)
 
     def prepare(self, job: GraphJob) -> None:
         """Make the inputs of a graph and its reference outputs."""
@@ -248,8 +252,13 @@ class Worker:
 
     def _load(self, program: ProgramJob, result: ProgramResult) -> Call | None:
         try:
+            # Processes of its own would only be in the way of what is compiled already.
             return load_program(
-                program.source, program.constants, program.settings, program.library
+                program.source,
+                program.constants,
+                program.settings,
+                program.library,
+                in_process=program.compiled,
             )
         except Exception as error:
             log.debug("candidate %s does not compile", program.id, exc_info=True)

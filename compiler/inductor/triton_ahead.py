@@ -1,0 +1,86 @@
+"""Triton kernels that Inductor's pool of processes compiles while programs are generated.
+
+Inductor sends a kernel to its pool as soon as its code is written, and what comes back is in the
+caches on disk. A process that is to run the program then only has to wait for that here, and needs
+no pool of its own. Loads no kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
+from typing import Any
+
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
+
+log = logging.getLogger(__name__)
+
+#: Name that kernels are compiled under in a generated program.
+_CALL = "async_compile.triton"
+
+
+def triton_kernels(source: str) -> Iterator[tuple[str, str, str]]:
+    """Name, source and kind of device of the Triton kernels that a program defines."""
+    if _CALL not in source:
+        return
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        # Loading it tells why.
+        return
+    for statement in statements:
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == _CALL:
+            name, code = (ast.literal_eval(argument) for argument in call.args)
+            keywords = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+            yield name, code, keywords.get("device_str", "cuda")
+
+
+def await_kernels(source: str, settings: Mapping[str, Any], timeout_s: float) -> bool:
+    """Wait until a program's Triton kernels are compiled, or have failed to.
+
+    Args:
+        source: the program.
+        settings: Inductor's, that it was generated under.
+        timeout_s: seconds to wait at most.
+
+    Returns:
+        Whether any pool was at work on all of them: a process that loads the program then finds
+        them on disk.
+    """
+    until = time.monotonic() + timeout_s
+    with inductor_config.patch(dict(settings)):
+        kernels = list(triton_kernels(source))
+        if not kernels or not AsyncCompile.use_process_pool():
+            return not kernels
+        # All are asked for before any is waited for.
+        futures = [_future(*kernel) for kernel in kernels]
+    for future in futures:
+        try:
+            future.result(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            return False
+        except (Exception, CancelledError):
+            # Who loads the program meets it again.
+            log.debug("a kernel does not compile", exc_info=True)
+    return True
+
+
+def _future(name: str, code: str, device: str) -> Any:
+    """The pool's own future: Inductor's would load the kernel in this process."""
+    found: Any = CompiledTritonKernels.get(code)
+    if found is None:
+        found = AsyncCompile().triton(name, code, device)
+    pooled = getattr(found, "future", None)
+    return _Done() if pooled is None else pooled
+
+
+class _Done:
+    """Stands for what is compiled already."""
+
+    def result(self, timeout_s: float) -> None:
+        del timeout_s
