@@ -160,16 +160,17 @@ def familiarise(
         margin: doublings that a size may lie outside of what was seen.
         false_alarms: see above, between 0 and 1.
     """
+    numbers = np.unique(np.asarray(labels, dtype=str), return_inverse=True)[1]
     seen: list[FloatArray] = []
     for fitted, held in folds:
-        some = _learn(features[fitted], log_base[fitted], labels[fitted], _LEAST_ROWS, margin)
+        some = _learn(features[fitted], log_base[fitted], numbers[fitted], _LEAST_ROWS, margin)
         codes, counts = np.unique(signatures(features[fitted]) & _PATTERN_MASK, return_counts=True)
         mine = signatures(features[held]) & _PATTERN_MASK
         at = np.minimum(np.searchsorted(codes, mine), len(codes) - 1)
         support = np.where(codes[at] == mine, counts[at], 0.0)
         support[~some.covers(features[held], log_base[held])] = 0.0
         seen.append(support)
-    return _learn(features, log_base, labels, _needed(np.concatenate(seen), false_alarms), margin)
+    return _learn(features, log_base, numbers, _needed(np.concatenate(seen), false_alarms), margin)
 
 
 def _needed(support: FloatArray, false_alarms: float) -> int:
@@ -181,7 +182,7 @@ def _needed(support: FloatArray, false_alarms: float) -> int:
 
 
 def _learn(
-    features: FloatArray, log_base: FloatArray, labels: Labels, least: int, margin: float
+    features: FloatArray, log_base: FloatArray, labels: Rows, least: int, margin: float
 ) -> Familiar:
     codes = signatures(features)
     kinds, smallest, largest = [], [], []
@@ -193,7 +194,7 @@ def _learn(
         smallest.append(tuple((sizes[rows].min(axis=0) - margin).tolist()))
         largest.append(tuple((sizes[rows].max(axis=0) + margin).tolist()))
     # Of one family or graph alone nothing else can be asked for.
-    least_labels = min(_LEAST_LABELS, len(set(labels.tolist())))
+    least_labels = min(_LEAST_LABELS, len(np.unique(labels)))
     patterns = _often(codes & _PATTERN_MASK, labels, least, least_labels)
     always = never = 0
     for bit in _BITS[len(_KIND) + len(_PATTERN) :].tolist():
@@ -217,14 +218,13 @@ def _learn(
     )
 
 
-def _often(codes: Codes, labels: Labels, rows: int, families: int) -> tuple[int, ...]:
+def _often(codes: Codes, labels: Rows, rows: int, families: int) -> tuple[int, ...]:
     """Codes that occur in that many rows and under that many labels, ascending."""
-    values, counts = np.unique(codes, return_counts=True)
-    return tuple(
-        value
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True)
-        if count >= rows and len(set(labels[codes == value].tolist())) >= families
-    )
+    values, at, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    span = int(labels.max()) + 1
+    under = np.bincount(np.unique(at * span + labels) // span, minlength=len(values))
+    kept: list[int] = values[(counts >= rows) & (under >= families)].tolist()
+    return tuple(kept)
 
 
 def _sizes(features: FloatArray, log_base: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 
 #: Where a predicted time comes from. ``measured`` occurs for nodes whose time was measured alone,
 #: ``free`` for nodes that run nothing.
-Source = Literal["learned", "roofline", "measured", "free"]
+Source = Literal["learned", "borrowed", "roofline", "measured", "free"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusewise.costmodel.borrowed import BorrowedModel, distance
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import FEATURES_DIGEST, FEATURES_VERSION
 from fusewise.costmodel.interface import CostModel
@@ -69,21 +70,38 @@ def load_model(name_or_path: str | None, profile: DeviceProfile, home: Path) -> 
     """The cost model to use on the device of ``profile``.
 
     ``None`` takes the newest model trained for the device's key in ``<home>/models/``, else a
-    shipped one for that key, else the roofline. ``"roofline"`` takes that. Any other text is a
-    name that :func:`list_models` gives or a path; such a model is taken even if it was trained on
-    another device, where it gives its roofline and says so.
+    shipped one for that key, else the shipped one of the nearest device of its kind, else the
+    roofline. ``"roofline"`` takes that. Any other text is a name that :func:`list_models` gives or
+    a path. A model of another device of the same kind is borrowed, which its name, the source of
+    its predictions and their intervals say; one of another kind gives its roofline.
 
     Raises:
         ModelError: no such model, or a file that :func:`read_model` refuses.
     """
-    if name_or_path is None:
-        for entry in list_models(home):
-            if entry.usable and entry.manifest.profile.key == profile.key:
-                return read_model(entry.path).model
-        return Roofline(profile)
     if name_or_path == Roofline.name:
         return Roofline(profile)
-    return read_model(find_model(name_or_path, home)).model
+    if name_or_path is not None:
+        return _on(read_model(find_model(name_or_path, home)), profile)
+    entries = [entry for entry in list_models(home) if entry.usable]
+    for entry in entries:
+        if entry.manifest.profile.key == profile.key:
+            return read_model(entry.path).model
+    apart = [
+        (distance(entry.manifest.profile, profile), at)
+        for at, entry in enumerate(entries)
+        if entry.shipped and entry.manifest.profile.kind == profile.kind
+    ]
+    if not apart:
+        return Roofline(profile)
+    return _on(read_model(entries[min(apart)[1]].path), profile)
+
+
+def _on(saved: SavedModel, profile: DeviceProfile) -> CostModel:
+    """The model on the device of ``profile``, be it the one that it was trained on or not."""
+    trained = saved.manifest.profile
+    if trained.key == profile.key or trained.kind != profile.kind:
+        return saved.model
+    return BorrowedModel(saved.model, trained, profile)
 
 
 def find_model(name_or_path: str, home: Path) -> Path:

@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import click
 import msgspec
+import torch
 from rich.console import Console
 
-from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.borrowed import BorrowedModel
+from fusewise.costmodel.device import DeviceProfile, device_key, renew_profile
 from fusewise.costmodel.model_file import read_manifest
 from fusewise.costmodel.registry import find_model, list_models, load_model
 from fusewise.costmodel.roofline import Roofline
@@ -38,6 +40,7 @@ Examples:
   train-costmodel --dataset h200 --report h200.html
   train-costmodel --store mine.duckdb --base h200 --learning-curve
   train-costmodel --dataset h200 --hold-back half
+  train-costmodel --probe
   train-costmodel --evaluate-only --model roofline
 
 Trains on the measured kernels of a store or dataset, judges by families that are never trained on
@@ -45,6 +48,9 @@ Trains on the measured kernels of a store or dataset, judges by families that ar
 the model in models/ beside the store, where compilation finds it. Equal data and seeds give equal
 files. All of it is explained in docs/training.md.
 """
+
+#: What ``--probe`` can be given beside.
+_WITH_PROBE: Final = ("probe", "store", "seed")
 
 
 @click.command(epilog=_EXAMPLE)
@@ -75,9 +81,15 @@ files. All of it is explained in docs/training.md.
     "--learning-curve", is_flag=True, help="Judge models of 100, 300, 1000, 3000 kernels, too."
 )
 @click.option(
+    "--out-of-range", is_flag=True, help="Leave classes and sizes of kernels out: is it noticed?"
+)
+@click.option(
     "--hold-back",
     type=click.Choice(PARTS),
-    help="Only show the learning curve on a part of the data, as if it were another device's.",
+    help="Only judge by a part of the data, or a device, as if nothing of it had been known.",
+)
+@click.option(
+    "--probe", is_flag=True, help="Only measure this device for a minute, and keep its rates."
 )
 @click.option("--report", type=click.Path(path_type=Path), help="Write a report, one HTML file.")
 @click.option("--evaluate-only", is_flag=True, help="Judge the model of --model, train nothing.")
@@ -88,6 +100,9 @@ def main(*, as_json: bool, **options: Any) -> None:
     try:
         wanted = msgspec.convert(options, _Options)
         _check(wanted)
+        if wanted.probe:
+            _probe(wanted, as_json=as_json)
+            return
         with ExitStack() as stack:
             data: Store | Dataset = (
                 stack.enter_context(_open_store(wanted.store or default_store_path()))
@@ -119,6 +134,8 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     tune: int
     learning_curve: bool
+    out_of_range: bool
+    probe: bool
     hold_back: str | None
     report: Path | None
     evaluate_only: bool
@@ -139,7 +156,7 @@ def _work(
         part = held_back_curve(data, profile, wanted.hold_back, seed=wanted.seed, progress=progress)
         return msgspec.to_builtins(part), lambda: show_held_back(part)
     if wanted.evaluate_only:
-        trained = _evaluate(data, source, profile, wanted.model, progress)
+        trained = _evaluate(data, source, profile, wanted, progress)
     else:
         trained = train(
             data,
@@ -150,6 +167,7 @@ def _work(
             out=wanted.out,
             base=wanted.base,
             curve=wanted.learning_curve or wanted.report is not None,
+            strange=wanted.out_of_range or wanted.report is not None,
             progress=progress,
         )
     if wanted.report is not None:
@@ -162,13 +180,15 @@ def _evaluate(
     data: Store | Dataset,
     source: Source,
     profile: DeviceProfile,
-    model: str | None,
+    wanted: _Options,
     progress: Callable[[str], None],
 ) -> Trained:
+    model = wanted.model
     loaded = load_model(model, profile, source.home)
     seen: tuple[str, ...] = ()
     if model is None:
-        entries = [entry for entry in list_models(source.home) if entry.manifest.id == loaded.id]
+        own = loaded.model if isinstance(loaded, BorrowedModel) else loaded
+        entries = [entry for entry in list_models(source.home) if entry.manifest.id == own.id]
         seen = entries[0].manifest.families if entries else ()
     elif model != Roofline.name:
         manifest = read_manifest(find_model(model, source.home))
@@ -179,7 +199,22 @@ def _evaluate(
                 remedy="choose the device with --device, another model, or adapt it with --base",
             )
         seen = manifest.families
-    return evaluate(data, profile, loaded, seen_families=seen, progress=progress)
+    strange = wanted.out_of_range or wanted.report is not None
+    return evaluate(data, profile, loaded, seen_families=seen, strange=strange, progress=progress)
+
+
+def _probe(wanted: _Options, *, as_json: bool) -> None:
+    """Measure the accelerator that there is, else the CPU, and show what was found."""
+    store = wanted.store or default_store_path()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with Console(stderr=True).status(f"measuring {device_key(device)}, a minute"):
+        profile = renew_profile(device, store.parent)
+    rates = msgspec.to_builtins(profile)
+    if as_json:
+        click.echo(json.dumps(rates, indent=2))
+        return
+    for name, value in rates.items():
+        click.echo(f"{name}: {value}")
 
 
 def _check(wanted: _Options) -> None:
@@ -188,6 +223,12 @@ def _check(wanted: _Options) -> None:
     Raises:
         OptionError: names them.
     """
+    if wanted.probe:
+        names = [name for name in _Options.__struct_fields__ if name not in _WITH_PROBE]
+        others = wanted.given(*names)
+        if others:
+            cause = f"only measures this device, so {', '.join(others)} has no meaning"
+            _refuse("--probe", cause, "leave one of them out")
     trains = wanted.given("out", "tune", "hold_out", "base", "learning_curve", "hold_back")
     if wanted.model is not None and not wanted.evaluate_only:
         _refuse(
@@ -196,7 +237,9 @@ def _check(wanted: _Options) -> None:
     if wanted.evaluate_only and trains:
         cause = f"nothing is trained with it, so {', '.join(trains)} has no meaning"
         _refuse("--evaluate-only", cause, "leave one of them out")
-    others = wanted.given("out", "tune", "hold_out", "base", "learning_curve", "report")
+    others = wanted.given(
+        "out", "tune", "hold_out", "base", "learning_curve", "out_of_range", "report"
+    )
     if wanted.hold_back is not None and others:
         cause = f"only shows a learning curve, so {', '.join(others)} has no meaning"
         _refuse("--hold-back", cause, "leave one of them out")

@@ -32,6 +32,7 @@ from fusewise.training.base import open_base
 from fusewise.training.curve import CurvePoint, learning_curve
 from fusewise.training.evaluate import Evaluation, Judge
 from fusewise.training.judged import JudgedKernels, judged_schedules
+from fusewise.training.out_of_range import OutOfRange, out_of_range
 from fusewise.training.scores import Judgement
 from fusewise.training.source import Source, source_of
 from fusewise.training.split import Holdout, Labels, SplitBy, take
@@ -61,6 +62,10 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     tuned: Parameters = {}
     #: The learning curve, where it was asked for.
     curve: tuple[CurvePoint, ...] = ()
+    #: What came of leaving classes and sizes out, where it was asked for.
+    out_of_range: OutOfRange | None = None
+    #: Device of the model that answered, where none was trained for this one.
+    borrowed_from: str = ""
     model_id: str = ""
     #: File of the model, "" where none was written.
     path: str = ""
@@ -85,6 +90,7 @@ def train(
     out: Path | None = None,
     base: str | None = None,
     curve: bool = False,
+    strange: bool = False,
     progress: Progress = lambda _: None,
 ) -> Trained:
     """Train on kernels of the device of ``profile``, judge, save and record.
@@ -100,6 +106,7 @@ def train(
         out: file to save the model to instead.
         base: dataset, store or model to adapt; ``fusewise.training.base.open_base`` says more.
         curve: whether to make the learning curve, too.
+        strange: whether to leave classes and sizes out, too, and see if that is noticed.
         progress: told in a few words what is being done.
 
     Raises:
@@ -150,6 +157,10 @@ def train(
             adaptation=adaptation,
             progress=progress,
         )
+    unknown = None
+    if strange:
+        trained_on = JudgedKernels(fitted, source.problems())
+        unknown = out_of_range(trained_on, labels, estimator, progress)
     final = take(samples, split.final)
     # Families that come back for the last fit may come from the base, too.
     out_for_good = set(families) - {str(family) for family in final.family}
@@ -177,6 +188,7 @@ def train(
         base=base or "",
         tuned=tuned,
         curve=points,
+        out_of_range=unknown,
         model_id=manifest.id,
         path=str(path),
     )

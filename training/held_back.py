@@ -1,7 +1,8 @@
-"""A part of the data as if it were another device's: what adapting is worth where one is at hand.
+"""Devices that a model was not trained on: what it is worth there, and what adapting is.
 
-The base is trained on the kernels that are not of the part, and adapted to ever more of those that
-are. Saves no model.
+A part of the data is held back: one of several devices, or, where there is one only, a part of its
+kernels as if they were another's. The base is trained on the rest, tried on the part as it is, and
+adapted to ever more of its kernels. Saves no model.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from fusewise.costmodel.borrowed import DEVICE_WIDTH, BorrowedModel, distance
+from fusewise.costmodel.calibration import grouped_quantile
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel
 from fusewise.costmodel.roofline import Roofline
+from fusewise.costmodel.trained import TrainedModel
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.samples import KernelSamples, Problems
+from fusewise.datasets.splits import split_groups
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
 from fusewise.schedule.problem import Problem
@@ -25,20 +31,42 @@ from fusewise.training.adapt import Adaptation
 from fusewise.training.base import base_of
 from fusewise.training.curve import CurvePoint, learning_curve
 from fusewise.training.judged import rows_by
-from fusewise.training.source import source_of
+from fusewise.training.metrics import mean, relative_errors
+from fusewise.training.refeature import profile_of
+from fusewise.training.scores import LARGE_US
+from fusewise.training.source import Source, source_of
 from fusewise.training.split import take
 
 #: Parts that can be held back.
-PARTS: Final = ("half",)
+PARTS: Final = ("half", "device")
 _HALF_BYTES: Final = 2
 
 
+class Unadapted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is worth on kernels of a device that it was not trained on."""
+
+    #: Kernels that the lender knows of; to the others the roofline answers.
+    n_borrowed: int
+    #: Of these: mean absolute percentage error of 5 us and more, of the model and the roofline.
+    mape_5us: float | None
+    roofline_mape_5us: float | None
+    #: Of these: part inside the interval.
+    coverage90: float | None
+    #: What would have to be added to the log half widths of the lender's own intervals, for nine
+    #: of ten kernels of a family that was not seen to lie inside; less than 0 where they are wide.
+    width_needed: float | None
+
+
 class HeldBackReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The learning curve from the rest of the data to a part of it."""
+    """A model of the rest of the data on a part of it, as it is and adapted."""
 
     device: str
-    #: One of :data:`PARTS`: ``half`` are kernels most of whose bytes are of two-byte elements.
+    #: One of :data:`PARTS`: ``half`` are kernels most of whose bytes are of two-byte elements;
+    #: ``device`` are all kernels of the device, the rest those of the nearest other one.
     held_back: str
+    #: Device that the base is of.
+    base: str
+    unadapted: Unadapted
     #: Kernels of the rest, of the part, and of the part that is judged by.
     n_base: int
     n_train: int
@@ -54,13 +82,13 @@ def held_back_curve(
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HeldBackReport:
-    """The learning curve from all kernels that are not of ``part`` to those that are.
+    """A model of all kernels that are not of ``part``, on those that are.
 
     Judged by kernels of the part that the split holds out; the base sees nothing of their families
     either.
 
     Raises:
-        ModelError: too few kernels on one of the sides.
+        ModelError: too few kernels on one of the sides, or no other device of the same kind.
         StoreError: the store cannot be read.
         DatasetError: the dataset is damaged.
     """
@@ -68,29 +96,37 @@ def held_back_curve(
     progress("reading samples")
     samples = source.kernels(profile)
     split = source.hold_out(samples, seed=seed, families=())
-    inside = _halves(samples, source.problems())
-    rest, train, test = (
-        split.train[~inside[split.train]],
-        split.train[inside[split.train]],
-        split.test[inside[split.test]],
-    )
-    for name, rows, least in (
-        (f"are not of the part {part}", rest, MIN_ROWS),
-        (f"are of the part {part}, to train on", train, MIN_ROWS),
-        (f"are of the part {part}, to judge by", test, 1),
+    if part == "device":
+        lender = _nearest(source, profile)
+        others = source.kernels(lender)
+        out = {str(family) for family in samples.family[split.test] if family}
+        usable = np.array([str(family) not in out for family in others.family], dtype=bool)
+        rest = take(others, usable & (others.split == "train"))
+        labels = np.array(split_groups(rest.family, rest.graph_key), dtype=np.object_)
+        train, test = split.train, split.test
+    else:
+        lender, inside = profile, _halves(samples, source.problems())
+        rows = split.train[~inside[split.train]]
+        rest, labels = take(samples, rows), split.labels[rows]
+        train, test = split.train[inside[split.train]], split.test[inside[split.test]]
+    for name, count, least in (
+        (f"are not of the part {part}", len(rest), MIN_ROWS),
+        (f"are of the part {part}, to train on", len(train), MIN_ROWS),
+        (f"are of the part {part}, to judge by", len(test), 1),
     ):
-        if len(rows) < least:
+        if count < least:
             raise ModelError(
-                f"{len(rows)} kernels {name}, at least {least} are needed",
+                f"{count} kernels {name}, at least {least} are needed",
                 subject=source.subject,
                 remedy="collect more kernels, or use another dataset or store",
             )
     progress(f"training the base on {len(rest)} kernels")
-    base = base_of("the rest", profile, take(samples, rest), split.labels[rest], source, seed=seed)
+    base = base_of("the rest", lender, rest, labels, source, seed=seed)
+    held = take(samples, test)
     curve = learning_curve(
         take(samples, train),
         split.labels[train],
-        take(samples, test),
+        held,
         Roofline(profile),
         estimator=LearnedCostModel(seed=seed),
         adaptation=Adaptation(base, profile, source.problems()),
@@ -99,11 +135,66 @@ def held_back_curve(
     return HeldBackReport(
         device=profile.key,
         held_back=part,
+        base=lender.key,
+        unadapted=unadapted(base.model, lender, profile, held),
         n_base=len(rest),
         n_train=len(train),
         n_kernels=len(test),
         curve=curve,
     )
+
+
+def unadapted(
+    model: CostModel, lender: DeviceProfile, profile: DeviceProfile, held: KernelSamples
+) -> Unadapted:
+    """What ``model`` of the device ``lender`` is worth on kernels ``held`` back of another.
+
+    Raises:
+        ModelError: the model is not a trained one, or the features are not its.
+    """
+    if not isinstance(model, TrainedModel):
+        raise ModelError(
+            "only a trained model can stand in for another device",
+            subject=f"model {model.name}",
+            remedy="use a base that was trained",
+        )
+    found = BorrowedModel(model, lender, profile).predict(held.features)
+    known = np.array([source == "borrowed" for source in found.source], dtype=bool)
+    if not known.any():
+        return Unadapted(
+            n_borrowed=0,
+            mape_5us=None,
+            roofline_mape_5us=None,
+            coverage90=None,
+            width_needed=None,
+        )
+    us, middle = held.median_us[known], found.us[known]
+    large = us >= LARGE_US
+    base = Roofline(profile).predict(held.features[known]).us
+    error = np.abs(np.log(us / middle))
+    own = np.log(found.high_us[known] / middle) - DEVICE_WIDTH
+    labels = np.array(split_groups(held.family[known], held.graph_key[known]), dtype=np.object_)
+    return Unadapted(
+        n_borrowed=int(known.sum()),
+        mape_5us=mean(relative_errors(us[large], middle[large])),
+        roofline_mape_5us=mean(relative_errors(us[large], base[large])),
+        coverage90=mean(error <= own + DEVICE_WIDTH),
+        width_needed=grouped_quantile(error - own, labels, model.calibration.confidence),
+    )
+
+
+def _nearest(source: Source, profile: DeviceProfile) -> DeviceProfile:
+    """The device of the source that is most like the one of ``profile``, but not that."""
+    measured = set(source.measured_devices()) - {profile.key}
+    rows = [row for row in source.devices() if row.key in measured and row.kind == profile.kind]
+    if not rows:
+        raise ModelError(
+            f"it has kernels of no other {profile.kind} device than {profile.key}",
+            subject=source.subject,
+            remedy="collect on a second one, or hold back another part with --hold-back half",
+        )
+    others = [profile_of(row, source.subject) for row in rows]
+    return min(others, key=lambda other: (distance(other, profile), other.key))
 
 
 def _halves(samples: KernelSamples, problems: Problems) -> npt.NDArray[np.bool_]:

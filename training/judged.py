@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import FloatArray
-from fusewise.datasets.kernel_class import UNKNOWN
+from fusewise.datasets.kernel_class import UNKNOWN, kernel_class
 from fusewise.datasets.samples import KernelSamples, Problems, ScheduleSample, ScheduleSamples
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import Plan, check_plan
@@ -48,6 +48,11 @@ class JudgedKernels:
         return self._told[0]
 
     @cached_property
+    def coarse_classes(self) -> list[str]:
+        """Length n: the class of each as datasets publish it."""
+        return self._told[2]
+
+    @cached_property
     def families(self) -> list[str]:
         """Length n: the family of each."""
         return [str(family) or "none" for family in self.samples.family]
@@ -58,9 +63,9 @@ class JudgedKernels:
         return sizes_of(self.samples.median_us)
 
     @cached_property
-    def _told(self) -> tuple[list[str], FloatArray]:
-        """Classes and estimates, from problems that are decoded once each."""
-        classes = [UNKNOWN] * len(self)
+    def _told(self) -> tuple[list[str], FloatArray, list[str]]:
+        """Classes, estimates and coarse classes, from problems that are decoded once each."""
+        classes, coarse = [UNKNOWN] * len(self), [UNKNOWN] * len(self)
         estimates = np.full(len(self), np.nan)
         for key, rows in rows_by(self.samples.graph_key).items():
             if key not in self.problems:
@@ -69,9 +74,10 @@ class JudgedKernels:
             for row in rows:
                 names = self.samples.nodes[row]
                 classes[row] = class_of(problem, names)
+                coarse[row] = kernel_class(problem, names)
                 estimates[row] = sum(problem.node_by_name[name].compiler_us for name in names)
         estimates[estimates <= 0.0] = np.nan
-        return classes, estimates
+        return classes, estimates, coarse
 
 
 class JudgedPlan(NamedTuple):

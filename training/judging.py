@@ -10,11 +10,16 @@ from typing import Literal
 
 import numpy as np
 
+from fusewise.costmodel.borrowed import BorrowedModel
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel
+from fusewise.costmodel.learned import LearnedCostModel
 from fusewise.datasets.dataset import Dataset
+from fusewise.datasets.splits import split_groups
 from fusewise.datasets.store import Store
 from fusewise.training.fit import Trained, TrainingReport, judge_of
+from fusewise.training.judged import JudgedKernels
+from fusewise.training.out_of_range import out_of_range
 from fusewise.training.source import source_of
 from fusewise.training.split import take
 
@@ -25,6 +30,7 @@ def evaluate(
     model: CostModel,
     *,
     seen_families: tuple[str, ...] = (),
+    strange: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Trained:
     """Judge an existing model by kernels that it has not seen.
@@ -32,6 +38,9 @@ def evaluate(
     Of a dataset with a test split that counts, whatever the model has seen. Else kernels of
     families that it has not seen count; where there are none, all do, the report's split says
     ``all``, and what the model was trained on flatters it.
+
+    With ``strange`` it is also seen whether an estimator notices classes and sizes of kernels that
+    it was not trained on, by the kernels that are not judged by.
 
     Raises:
         ModelError: no kernels, or kernels of other features.
@@ -52,6 +61,12 @@ def evaluate(
     progress(f"judging by {len(held)} kernels")
     judge = judge_of(source, held, profile)
     found = judge.evaluate(model)
+    unknown = None
+    if strange and split != "all":
+        rest = take(samples, ~test if split == "published split" else ~unseen)
+        groups = np.array(split_groups(rest.family, rest.graph_key), dtype=np.object_)
+        kernels = JudgedKernels(rest, source.problems())
+        unknown = out_of_range(kernels, groups, LearnedCostModel(), progress)
     report = TrainingReport(
         device=profile.key,
         split=split,
@@ -60,6 +75,8 @@ def evaluate(
         roofline=found.roofline,
         baselines=found.baselines,
         n_schedules_skipped=found.skipped,
+        out_of_range=unknown,
+        borrowed_from=model.lender.key if isinstance(model, BorrowedModel) else "",
         model_id=model.id,
     )
     return Trained(report, judge, model)

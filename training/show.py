@@ -15,6 +15,7 @@ from rich.table import Table
 from fusewise.training.curve import CurvePoint
 from fusewise.training.fit import TrainingReport
 from fusewise.training.held_back import HeldBackReport
+from fusewise.training.out_of_range import OutOfRange
 from fusewise.training.score_table import PERCENT, score_rows
 from fusewise.training.scores import Scores
 
@@ -49,8 +50,14 @@ def show(report: TrainingReport) -> None:
     console.print(table)
     if report.n_schedules_skipped:
         console.print(f"{report.n_schedules_skipped} schedules cannot be predicted, left out")
+    if report.borrowed_from:
+        console.print(
+            f"no model was trained for {report.device}: the nearest there is, of "
+            f"{report.borrowed_from}, answered with wider intervals"
+        )
     _show_classes(console, report)
     _show_worse(console, report)
+    _show_strange(console, report.out_of_range)
     _show_curve(console, report.curve)
     if report.tuned:
         console.print("tuned:", ", ".join(f"{k}={v}" for k, v in report.tuned.items()))
@@ -63,17 +70,30 @@ def show_held_back(report: HeldBackReport) -> None:
     """Print a learning curve on a part that was held back."""
     console = _console()
     console.print(
-        f"{report.device}: base of {report.n_base} kernels, adapted to the part "
+        f"{report.device}: base of {report.n_base} kernels of {report.base}, adapted to the part "
         f"{report.held_back!r}, judged by {report.n_kernels} kernels of it"
+    )
+    found = report.unadapted
+    console.print(
+        f"as it is: answers for {found.n_borrowed} of them, MAPE >= 5 us "
+        f"{_percent(found.mape_5us)} (roofline {_percent(found.roofline_mape_5us)}), "
+        f"{_percent(found.coverage90)} inside the 90 % interval"
     )
     _show_curve(console, report.curve)
 
 
 def _show_classes(console: Console, report: TrainingReport) -> None:
-    table = Table("class", "kernels", "MAPE >= 5 us", "roofline", "MAPE below", "inside 90 %")
+    titles = ("class", "kernels", "MAPE >= 5 us", "roofline", "MAPE below", "inside 90 %")
+    table = Table(*titles, "out of range")
     for name, scores in report.model.by_class.items():
         roofline = report.roofline.by_class.get(name, Scores())
-        cells = (scores.mape_5us, roofline.mape_5us, scores.mape_small, scores.coverage90)
+        cells = (
+            scores.mape_5us,
+            roofline.mape_5us,
+            scores.mape_small,
+            scores.coverage90,
+            scores.flagged,
+        )
         table.add_row(name, str(scores.n_kernels), *map(_percent, cells))
     console.print(table)
 
@@ -87,6 +107,17 @@ def _show_worse(console: Console, report: TrainingReport) -> None:
             worse.append(f"{name} ({_percent(scores.mape_5us)}, {_percent(roofline)})")
     if worse:
         console.print("MAPE >= 5 us above the roofline's in:", ", ".join(worse))
+
+
+def _show_strange(console: Console, found: OutOfRange | None) -> None:
+    if found is None:
+        return
+    table = Table("left out of training", "trained on", "judged by", "told to be out of range")
+    for one in found.left_out:
+        cells = (str(one.n_train), str(one.n_kernels), _percent(one.flagged))
+        table.add_row(f"{one.kind}: {one.name}", *cells)
+    console.print(table)
+    console.print(f"families left out, taken for strange: {_percent(found.false_alarms)}")
 
 
 def _show_curve(console: Console, curve: tuple[CurvePoint, ...]) -> None:

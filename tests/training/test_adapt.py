@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from fusewise.costmodel.borrowed import DEVICE_WIDTH
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import FEATURES
 from fusewise.costmodel.learned import LearnedCostModel
@@ -141,6 +142,28 @@ def test_a_part_held_back(make_store: MakeStore):
     result = call("--store", make_store(), "--hold-back", "half")
     assert result.exit_code == 2
     assert "0 kernels are of the part half, to train on" in result.stderr
+
+
+def test_a_device_held_back(make_store: MakeStore, other: DeviceProfile):
+    """The nearest of the others lends its model as it is, and is adapted."""
+    store = make_store(families=4, graphs=8)
+    make_store(families=4, graphs=8, device=other, slower=1.3)
+    far = msgspec.structs.replace(other, key="cpu-far-64t", threads=64, copy_gbs=4000.0)
+    make_store(families=4, graphs=4, device=far)
+    found = scores("--store", store, "--hold-back", "device", "--device", other.key)
+    assert (found["device"], found["held_back"]) == (other.key, "device")
+    assert found["base"] == "cpu-test-4t"
+    as_it_is = found["unadapted"]
+    assert 0 < as_it_is["n_borrowed"] <= found["n_kernels"]
+    assert as_it_is["mape_5us"] < as_it_is["roofline_mape_5us"]
+    assert 0.0 <= as_it_is["coverage90"] <= 1.0
+    # What is added to the intervals covers nine of ten where it is more than was needed.
+    if as_it_is["width_needed"] < DEVICE_WIDTH:
+        assert as_it_is["coverage90"] > 0.85
+    assert found["curve"][0]["kernels"] == 0
+    alone = call("--store", make_store(name="one", graphs=8), "--hold-back", "device")
+    assert alone.exit_code == 2
+    assert "no other cpu device than cpu-test-4t" in alone.stderr
 
 
 @pytest.mark.parametrize("base", ["none", "missing.duckdb"])

@@ -98,6 +98,27 @@ def test_a_model_of_another_features_version(trained: tuple[Path, Path]):
     assert "train it again with train-costmodel" in line
 
 
+def test_a_model_of_an_older_form(trained: tuple[Path, Path], tmp_path: Path):
+    """It is named where it is asked for, and in nobody's way where it is not."""
+    store, model = trained
+    file: dict[str, Any] = msgspec.json.decode(model.read_bytes())
+    file["format_version"] = 1
+    for part in ("linear", "difficulty", "familiar"):
+        del file["content"][part]
+    content = msgspec.json.encode(file["content"])
+    file["checksum"] = hashlib.sha256(content).hexdigest()
+    file["content"] = msgspec.Raw(content)
+    model.write_bytes(msgspec.json.encode(file))
+    line = judge(store, model)
+    assert "file format 1, this reads format 2" in line
+    assert "or train it again" in line
+    kept = store.parent / "models" / model.name
+    kept.parent.mkdir(exist_ok=True)
+    model.rename(kept)
+    result = CliRunner().invoke(main, ["--store", str(store), "--evaluate-only", "--json"])
+    assert result.exit_code == 0, result.output
+
+
 def test_a_model_of_another_device(
     trained: tuple[Path, Path], make_store: MakeStore, profile: DeviceProfile
 ):
@@ -128,6 +149,8 @@ def test_kernels_of_several_devices(make_store: MakeStore, profile: DeviceProfil
         (("--evaluate-only", "--learning-curve"), "--learning-curve has no meaning"),
         (("--hold-back", "half", "--out", "x.fusewise.json"), "--out has no meaning"),
         (("--hold-back", "half", "--report", "x.html"), "--report has no meaning"),
+        (("--hold-back", "half", "--out-of-range"), "--out-of-range has no meaning"),
+        (("--probe", "--evaluate-only"), "--evaluate-only has no meaning"),
         (("--base", "h200", "--tune", "3"), "tune the base when that is trained"),
     ],
 )

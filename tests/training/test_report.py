@@ -58,7 +58,7 @@ def report(*arguments: object) -> tuple[str, Reader]:
 
 
 def test_of_a_training(make_store: Callable[..., Path], tmp_path: Path):
-    store = make_store()
+    store = make_store(families=14, graphs=28)
     text, reader = report("--store", store, "--report", tmp_path / "deep" / "out.html")
     assert reader.ids == {
         "scores",
@@ -67,6 +67,7 @@ def test_of_a_training(make_store: Callable[..., Path], tmp_path: Path):
         "by_size",
         "by_family",
         "calibration",
+        "strange",
         "learning",
         "importance",
         "worst",

@@ -1,0 +1,99 @@
+"""A model of another device, for one that none was trained on: the nearest there is, and less sure.
+
+What a kernel takes over its roofline is partly the kernel's doing and partly the device's. The
+roofline of the new device, by its own rates, times the factor that trees of a near device give is
+better than the roofline alone (docs/training.md); how much worse than at home is in the interval.
+Trains nothing, and adapts nothing to kernels of the new device: ``train-costmodel --base`` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
+from fusewise.costmodel.interface import FloatArray, Prediction, Source
+from fusewise.costmodel.partials import device_amounts
+from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
+from fusewise.costmodel.trained import TrainedModel
+
+#: Added to the log half width of each interval. The most that it took for nine of ten kernels to
+#: lie within, where devices or parts were held back (docs/training.md), was 0.12; devices that
+#: nobody could hold back are less alike than those.
+DEVICE_WIDTH: Final = 0.3
+
+#: Rates that devices are compared by.
+_RATES: Final = (
+    "threads",
+    "copy_gbs",
+    "cache_gbs",
+    "gather_gbs",
+    "flops_gfs",
+    "transcendental_gops",
+    "launch_us",
+    "cache_bytes",
+    "cores",
+)
+
+
+def distance(one: DeviceProfile, other: DeviceProfile) -> float:
+    """How unlike two devices are: the root mean square of the doublings between their rates.
+
+    Infinite between a CPU and a GPU, whose kernels are not the same.
+    """
+    if one.kind != other.kind:
+        return float("inf")
+    apart = []
+    for name in _RATES:
+        here, there = (
+            float(getattr(each, name) or (each.copy_gbs if name == "cache_gbs" else 1.0))
+            for each in (one, other)
+        )
+        apart.append(np.log2(here / there))
+    return float(np.sqrt(np.mean(np.square(apart))))
+
+
+class BorrowedModel:
+    """A trained model of ``lender`` on the device of ``profile``. Implements ``CostModel``."""
+
+    features_version = FEATURES_VERSION
+
+    def __init__(self, model: TrainedModel, lender: DeviceProfile, profile: DeviceProfile) -> None:
+        self.model = model
+        self.lender = lender
+        self.profile = profile
+        #: Names what was borrowed, as it stands in reports.
+        self.name = f"{model.name}, borrowed from {lender.key}"
+        told = msgspec.json.encode((profile, lender, DEVICE_WIDTH))
+        self.id = f"borrowed-{model.id}-{hashlib.sha256(told).hexdigest()[:8]}"
+
+    def predict(self, features: FloatArray) -> Prediction:
+        """Times of groups with ``features`` [n, F] on the new device.
+
+        The source is ``borrowed``; ``roofline`` where the lender does not know such kernels either.
+
+        Raises:
+            ModelError: the shape is not [n, F].
+        """
+        check_features(features, f"model {self.name}")
+        if not len(features):
+            return self.model.predict(features)
+        told = features.copy()
+        for name, amount in device_amounts(self.lender).items():
+            at = COLUMN[name]
+            told[:, at] = np.log2(1.0 + amount) if FEATURES[at].unit[:4] == "log2" else amount
+        found = self.model.predict(told)
+        learned = np.array([source == "learned" for source in found.source], dtype=bool)
+        # Of what the lender does not know there is nothing to borrow.
+        factor = np.where(learned, found.us / roofline_us(told), 1.0)
+        us = roofline_us(features, self.profile) * factor
+        width = np.log(found.high_us / found.us) + DEVICE_WIDTH
+        width = np.where(learned, width, np.maximum(width, np.log(INTERVAL_FACTOR)))
+        source: tuple[Source, ...] = tuple(
+            "borrowed" if flag else "roofline" for flag in learned.tolist()
+        )
+        return Prediction(us, us * np.exp(-width), us * np.exp(width), source)
