@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 3
+FEATURES_VERSION: Final = 4
 
 
 class Feature(NamedTuple):
@@ -51,11 +51,24 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("turns", "log2 turns", "turns of the loop over the reduction in each block"),
     Feature("tile", "log2 elements", "elements that a block holds at once"),
     Feature("tile_along", "log2 elements", "of these, along the reduction"),
+    Feature("tile_across", "log2 elements", "of these, along the inner dimension of the results"),
+    Feature("tile_outer", "log2 elements", "of these, along the other dimensions of the results"),
+    Feature("warps", "log2 warps", "warps of a block"),
+    Feature("each_thread", "log2 elements", "elements of a block for each of its threads"),
     Feature("persistent", "flag", "1 where a block holds whole rows of the reductions"),
-    Feature(
-        "padding", "log2 ratio", "such a row filled up to a power of two, over the row, less 1"
-    ),
+    Feature("padding", "log2 ratio", "elements that the blocks hold, over iterations, less 1"),
+    Feature("even", "flag", "1 where rows end where a block does, so that nothing is masked"),
     Feature("tuned", "flag", "1 where the compiler tries several block sizes"),
+    Feature("waves", "log2 waves", "times that the device is filled with blocks"),
+    Feature("rounds", "log2 rounds", "turns one after the other, of all waves"),
+    Feature("sector_bytes", "log2 bytes", "bytes of the sectors that the blocks touch, in all"),
+    Feature("issued", "log2 accesses", "loads and stores that the warps issue, in all"),
+    Feature("wavefronts", "log2 lines", "cache lines that these ask for"),
+    Feature(
+        "vector_bytes", "log2 bytes", "bytes that a thread loads or stores at once, on average"
+    ),
+    Feature("sector_ratio", "log2 ratio", "bytes of these sectors over distinct bytes"),
+    Feature("round_bytes", "log2 bytes", "bytes of sectors in flight in a round"),
     # Memory: each (buffer, index) once; what fusion keeps in registers is not in here
     Feature("read_contiguous", "log2 bytes", "distinct bytes read, innermost stride 1"),
     Feature("read_strided", "log2 bytes", "distinct bytes read, innermost stride above 1"),
@@ -66,6 +79,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("written_strided", "log2 bytes", "bytes stored, innermost stride above 1"),
     Feature("written_atomic", "log2 bytes", "distinct bytes updated atomically"),
     Feature("written_other", "log2 bytes", "bytes stored in any other way"),
+    Feature("atomic_updates", "log2 elements", "atomic updates, repetitions counted"),
+    Feature("atomic_hits", "log2 ratio", "atomic updates of each element, on average"),
     Feature("line_bytes", "log2 bytes", "bytes of the lines that accesses in short stretches move"),
     Feature(
         "across_bytes", "log2 bytes", "distinct bytes whose neighbours lie along an outer loop"
@@ -97,8 +112,11 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("conversion", "log2 operations", "conversions between dtypes"),
     Feature("random", "log2 operations", "random numbers"),
     Feature("reducing", "log2 operations", "steps of reductions, scans and sorts"),
+    Feature("welford", "log2 operations", "of these, of means with variances"),
+    Feature("online_softmax", "log2 operations", "of these, of sums of exponentials with maxima"),
     Feature("flops", "log2 operations", "operations of template and extern nodes"),
     Feature("operations_each", "log2 operations", "operations an iteration"),
+    Feature("turn_operations", "log2 operations", "operations of a thread in a turn"),
     Feature("intensity", "log2 operations/byte", "operations over distinct bytes"),
     # Widths
     Feature("width_min", "bytes", "narrowest element"),

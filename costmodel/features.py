@@ -18,8 +18,11 @@ from fusewise.costmodel.feature_table import (
     FEATURES_VERSION,
     Feature,
 )
+from fusewise.costmodel.frames import Frames
+from fusewise.costmodel.hints import reduction_hints
 from fusewise.costmodel.interface import FloatArray
-from fusewise.costmodel.meeting import DISTINCT, MET, Meeting
+from fusewise.costmodel.layout import SECTOR_BYTES
+from fusewise.costmodel.meeting import DISTINCT, MET, Meeting, Met
 from fusewise.costmodel.operations import CLASSES
 from fusewise.costmodel.partials import (
     LARGEST,
@@ -31,7 +34,7 @@ from fusewise.costmodel.partials import (
     node_extremes,
     node_sums,
 )
-from fusewise.costmodel.tiles import reduction_hint, tile_of
+from fusewise.costmodel.tiles import WARP, tile_of
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.problem import Problem
 
@@ -53,7 +56,26 @@ _SUMMED_AT, _LARGEST_AT = _columns(SUMMED), _columns(LARGEST)
 _SMALLEST_AT, _MET_AT = _columns(SMALLEST), _columns(MET)
 _OPERATIONS_AT = _columns((*CLASSES, "flops"))
 _DISTINCT_AT = _columns(DISTINCT)
-_TILE = ("programs", "turns", "tile", "tile_along", "persistent", "padding", "tuned")
+_TILE = (
+    "programs",
+    "turns",
+    "tile",
+    "tile_along",
+    "tile_across",
+    "tile_outer",
+    "warps",
+    "each_thread",
+    "persistent",
+    "padding",
+    "even",
+    "tuned",
+    "waves",
+    "rounds",
+    "sector_bytes",
+    "issued",
+    "wavefronts",
+    "round_bytes",
+)
 _TILE_AT = _columns(_TILE)
 _SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
 _LOG_AT = [i for i, feature in enumerate(FEATURES) if feature.unit.startswith("log2")]
@@ -72,10 +94,11 @@ class Featurizer:
         nodes = [problem.nodes[i] for i in order]
         self._rank = {node.name: i for i, node in enumerate(nodes)}
         self._meeting = Meeting(problem, profile, nodes, self._rank)
+        blocks = profile.kind == "cuda"
+        self._frames = Frames(nodes if blocks else ())
+        hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced = [
-            (node.numel, node.rnumel, reduction_hint(node, profile.cores))
-            if node.kind == "reduction"
-            else None
+            (node.numel, node.rnumel, hints[node.name]) if node.name in hints else None
             for node in nodes
         ]
         self._sums = np.array([node_sums(node) for node in nodes], dtype=np.float64)
@@ -105,31 +128,44 @@ class Featurizer:
         extremes = np.maximum.reduceat(self._extremes[flat], starts)
         rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
         rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) :]
-        rows[:, _MET_AT] = [self._meeting.columns(ids) for ids in members]
+        met = [self._meeting.columns(ids) for ids in members]
+        rows[:, _MET_AT] = [each.columns for each in met]
         if self.profile.kind == "cuda":
             rows[:, _TILE_AT] = [
-                self._tile(ids, row) for ids, row in zip(members, rows, strict=True)
+                self._tile(ids, row, each)
+                for ids, row, each in zip(members, rows, met, strict=True)
             ]
         rows[:, _DEVICE_AT] = self._device
         self._derive(rows)
         rows[:, _LOG_AT] = np.log2(1.0 + rows[:, _LOG_AT])
         return rows
 
-    def _tile(self, ids: Sequence[int], row: FloatArray) -> tuple[float, ...]:
+    def _tile(self, ids: Sequence[int], row: FloatArray, met: Met) -> tuple[float, ...]:
         """The columns of ``_TILE``, from those of the same ``row`` that are filled already."""
         reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
-        iterations, loads = float(row[COLUMN["parallel"]]), int(row[COLUMN["loads"]])
-        tile = tile_of(iterations, reductions, loads, self.profile.cores)
-        length = max((r[1] for r in reductions), default=1)
-        padding = tile.along / length - 1.0 if tile.persistent else 0.0
+        loads = int(row[COLUMN["loads"]])
+        shapes, movers, steps = self._frames.kernel(ids, met)
+        rows, cores = int(row[COLUMN["numel"]]), self.profile.cores
+        tile = tile_of(rows, reductions, movers, shapes, loads, cores, steps=steps)
         return (
             tile.programs,
             tile.turns,
             tile.elements,
             tile.along,
+            tile.across,
+            tile.outer,
+            tile.warps,
+            tile.elements / (tile.warps * WARP),
             tile.persistent,
-            padding,
+            tile.padding,
+            tile.even,
             tile.tuned,
+            tile.waves,
+            tile.waves * tile.turns,
+            tile.sectors * SECTOR_BYTES,
+            tile.issued,
+            tile.wavefronts,
+            tile.sectors * SECTOR_BYTES / (tile.waves * tile.turns),
         )
 
     def _members(self, names: Collection[str]) -> list[int]:
@@ -159,11 +195,20 @@ class Featurizer:
         column[COLUMN["reuse"]] = touched / some
         column[COLUMN["irregular"]] = (distinct - contiguous) / some
         column[COLUMN["intensity"]] = operations / some
+        atomic = np.maximum(column[COLUMN["written_atomic"]], 1.0)
+        width = np.maximum(column[COLUMN["width_min"]], 1.0)
+        column[COLUMN["atomic_hits"]] = column[COLUMN["atomic_updates"]] * width / atomic
         iterations = column[COLUMN["iterations"]]
         column[COLUMN["operations_each"]] = operations / np.maximum(iterations, 1.0)
+        column[COLUMN["turn_operations"]] = (
+            column[COLUMN["operations_each"]] * column[COLUMN["each_thread"]]
+        )
         column[COLUMN["widths_mixed"]] = column[COLUMN["width_min"]] < column[COLUMN["width_max"]]
         rows[:, _SHARES_AT] /= np.maximum(touched, 1.0)[:, None]
         if self.profile.kind == "cuda":
+            column[COLUMN["sector_ratio"]] = column[COLUMN["sector_bytes"]] / some
+            lanes_issued = np.maximum(column[COLUMN["issued"]] * WARP, 1.0)
+            column[COLUMN["vector_bytes"]] = touched / lanes_issued
             held = column[COLUMN["programs"]] * column[COLUMN["tile"]] / lanes(self.profile)
         else:
             held = np.inf

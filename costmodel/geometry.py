@@ -62,7 +62,7 @@ def walk(access: Access, loops: Sequence[int]) -> Walk:
 
 @lru_cache(maxsize=1 << 16)
 def _walk(index: str, itemsize: int, stride: int, extents: tuple[int, ...]) -> Walk:
-    formula = _formula(index)
+    formula = formula_of(index)
     if formula is None:
         return Walk(abs(stride), abs(stride), 1, True, False)
     names, sizes, at = formula
@@ -76,7 +76,7 @@ def _walk(index: str, itemsize: int, stride: int, extents: tuple[int, ...]) -> W
     # Of loops with equal steps the inner one is the one that is walked.
     best = min(reversed(moving), key=lambda i: steps[i])
     least = steps[best]
-    run = _run(at, names[best], sizes[best]) if least == 1 else 1
+    run = run_of(formula, names[best], sizes[best]) if least == 1 else 1
     pitches = [origin, *(steps[i] for i in moving if i != best)]
     aligned = all(pitch * itemsize % _VECTOR_BYTES == 0 for pitch in pitches)
     across = least == 1 and not (innermost and best == len(names) - 1)
@@ -114,8 +114,9 @@ def _step(at: Callable[[Mapping[str, int]], int], name: str, size: int) -> int:
     return max(1, round(span / (size - 1))) if span else 0
 
 
-def _run(at: Callable[[Mapping[str, int]], int], name: str, size: int) -> int:
-    """How far the index keeps up with the variable, but for one element: found by halving."""
+def run_of(formula: Formula, name: str, size: int) -> int:
+    """How far an index keeps up with a variable, but for one element: found by halving."""
+    at = formula.at
     origin = at({})
 
     def unbroken(turns: int) -> bool:
@@ -133,12 +134,18 @@ def _run(at: Callable[[Mapping[str, int]], int], name: str, size: int) -> int:
     return low
 
 
-_Formula = tuple[tuple[str, ...], tuple[int, ...], Callable[[Mapping[str, int]], int]]
+class Formula(NamedTuple):
+    """An index that can be read: its variables, outermost first, and their extents."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    #: The index, from the values of the variables that are not 0.
+    at: Callable[[Mapping[str, int]], int]
 
 
 @lru_cache(maxsize=1 << 16)
-def _formula(index: str) -> _Formula | None:
-    """Variables, their extents, and the index as a function of those that are not 0."""
+def formula_of(index: str) -> Formula | None:
+    """What an index says; None where it cannot be read."""
     text, _, told = index.partition(" : ")
     sizes = tuple(int(s) if s.strip().isdigit() else _SYMBOL for s in told.split(",") if s.strip())
     names = tuple(f"i{k}" for k in range(len(sizes)))
@@ -152,7 +159,7 @@ def _formula(index: str) -> _Formula | None:
     def at(values: Mapping[str, int]) -> int:
         return _value(tree, values)
 
-    return names, sizes, at
+    return Formula(names, sizes, at)
 
 
 def _is_readable(node: ast.expr) -> bool:

@@ -100,6 +100,22 @@ _NEAR: Final = 4
 _SECTOR_ELEMENTS: Final = 8
 
 
+#: Node, access (buffer and index), bytes, and whether it is a write.
+Moving = tuple[int, tuple[str, str], int, bool]
+
+
+class Met(NamedTuple):
+    """What the nodes of one group make of each other."""
+
+    #: As in ``MET``.
+    columns: list[float]
+    #: What is not kept inside.
+    moving: list[Moving]
+    #: Nodes whose loops are turned round, and the one whose loops they are turned to.
+    crossed: Collection[int]
+    main: int
+
+
 class _Touch(NamedTuple):
     """An access with all that a group needs to know of it, looked up once."""
 
@@ -118,6 +134,7 @@ class _Touch(NamedTuple):
     size: float  # of the whole buffer
     outside: bool  # a write: somebody who is no node needs the buffer
     users: int  # a write: bitset of the nodes that read it
+    key: tuple[str, str]
 
 
 def _moving(node: Node, problem: Problem) -> list[Access]:
@@ -164,18 +181,22 @@ class Meeting:
         ]
         self._writes = [[self._touch(a, node, _WRITE_AT) for a in node.writes] for node in nodes]
         self._shapes = [(node.numel, node.rnumel) for node in nodes]
+        self._loops = [
+            tuple(n for n in (*node.ranges[0], *node.ranges[1]) if n > 1) for node in nodes
+        ]
         self._inner = [_inner_sizes(node) for node in nodes]
         self._is_reduction = [node.kind == "reduction" for node in nodes]
         self._producers = self._dataflow(nodes)
 
-    def columns(self, ids: Sequence[int]) -> list[float]:
-        """The columns of one group, from the numbers of its nodes in ascending order."""
+    def columns(self, ids: Sequence[int]) -> Met:
+        """The columns of one group and its accesses, from its nodes' numbers in ascending order."""
+        moving: list[Moving] = []
         total = [0.0] * (len(MET) + 1)
         mask = 0
         for i in ids:
             mask |= 1 << i
         outside = ~mask
-        crossed = self._crossed(ids)
+        main, crossed = self._crossed(ids)
         # Slots written, and where in ``ids`` each buffer is made first.
         written: set[int] = set()
         made: dict[int, int] = {}
@@ -197,10 +218,11 @@ class Meeting:
                     total[_RUNS] += w.runs
                     total[_LINE] += w.line
                     total[_RANDOM] += w.random
+                    moving.append((i, w.key, w.bytes, True))
                 else:
                     removed.add(w.buffer)
                     total[_STORES_REMOVED] += w.bytes
-        passes, inputs, loads, kept = self._load(ids, total, written, made, crossed)
+        passes, inputs, loads, kept = self._load(ids, total, written, made, crossed, moving)
         total[_FIRST_COUNT:_NOT_SUMMED] = (
             len({self._shapes[i] for i in ids}),
             passes,
@@ -210,27 +232,30 @@ class Meeting:
             loads,
             kept / len(ids),
         )
-        return total[:_NOT_SUMMED]
+        return Met(total[:_NOT_SUMMED], moving, crossed, main)
 
-    def _crossed(self, ids: Sequence[int]) -> Collection[int]:
-        """Nodes whose loops are turned round to share those of the group's main node.
+    def _crossed(self, ids: Sequence[int]) -> tuple[int, Collection[int]]:
+        """The group's main node, and the nodes whose loops are turned round to share its own.
 
-        The main node is the largest reduction, or else the first of the largest nodes. What lies
-        along the innermost loop of a node that is turned round lies across the kernel's.
+        The main node is the largest reduction, or else the last of the largest nodes: the compiler
+        turns what comes first (``shared_data_after_reordering_loop``). What lies along the
+        innermost loop of a node that is turned round lies across the kernel's.
         """
         if len(ids) == 1:
-            return ()
+            return ids[0], ()
         size = {i: math.prod(self._shapes[i]) for i in ids}
-        main = max(ids, key=lambda i: (self._is_reduction[i], size[i]))
-        inner = self._inner[main]
-        return {
-            i
-            for i in ids
-            if size[i] == size[main]
-            and inner
-            and self._inner[i]
-            and inner.isdisjoint(self._inner[i])
-        }
+        main = max(ids, key=lambda i: (self._is_reduction[i], size[i], i))
+        return main, {i for i in ids if size[i] == size[main] and self._turned(i, main)}
+
+    def _turned(self, i: int, main: int) -> bool:
+        """Whether two nodes have the same loops in another order, however they are merged."""
+        loops, mains = self._loops[i], self._loops[main]
+        if loops == mains:
+            return False
+        if sorted(loops) == sorted(mains):
+            return True
+        inner, other = self._inner[i], self._inner[main]
+        return bool(inner and other) and inner.isdisjoint(other)
 
     def _load(
         self,
@@ -239,6 +264,7 @@ class Meeting:
         written: set[int],
         made: dict[int, int],
         crossed: Collection[int],
+        moving: list[Moving],
     ) -> tuple[int, int, int, int]:
         """Add the reads to ``total``; passes, inputs, loads and node steps that values are kept."""
         level: dict[int, int] = {}
@@ -264,6 +290,7 @@ class Meeting:
                 seen[slot] = passes | bit
                 if passes:
                     total[_REREAD] += r.bytes
+                    moving.append((i, r.key, r.bytes, False))
                     continue
                 if inside and slot in written:
                     total[_READS_REMOVED] += r.bytes
@@ -271,6 +298,7 @@ class Meeting:
                     if here > level.get(ids[made[buffer]], here):
                         total[_REREAD] += r.bytes
                     continue
+                moving.append((i, r.key, r.bytes, False))
                 total[_TOUCHED] += r.touched
                 total[_UNALIGNED] += r.unaligned
                 total[r.width_at] += r.touched
@@ -327,6 +355,7 @@ class Meeting:
             size=float(buffer.bytes) if buffer is not None and buffer.bytes > 0 else np.inf,
             outside=outside or access.kind == "atomic",
             users=users,
+            key=(access.buffer, access.index),
         )
 
     def _needed_by(self, buffer: Buffer | None) -> tuple[bool, int]:

@@ -39,6 +39,9 @@ SUMMED: Final = (
     "other_nodes",
     *CLASSES,
     "flops",
+    "welford",
+    "online_softmax",
+    "atomic_updates",
 )
 #: Columns that are a maximum over the nodes.
 LARGEST: Final = (
@@ -81,6 +84,9 @@ def node_sums(node: Node) -> list[float]:
         not reduction and not scan and node.kind != "pointwise",
         *operations,
         float(node.flops),
+        iterations * node.reduction_type.startswith("welford"),
+        iterations * node.reduction_type.startswith("online_softmax"),
+        float(sum(a.touched for a in node.writes if a.kind == "atomic")),
     ]
 
 

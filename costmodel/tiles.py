@@ -1,161 +1,234 @@
-"""How Inductor's Triton kernels cut their loops into blocks, guessed from the loops alone.
+"""The blocks of a group's Triton kernel and what they move, told from its loops and accesses alone.
 
-The rules are those of torch/_inductor/runtime/triton_heuristics.py (``_reduction_configs``,
-``_persistent_reduction_configs``), of ``Reduction.num_splits`` for hints and of
-``InductorChoices.should_use_persistent_reduction``. A guess: where Inductor tunes among several
-block sizes, the one that keeps the device busiest is taken. Nothing here is of the CPU.
+Rows are held whole where ``InductorChoices.should_use_persistent_reduction`` holds them. Where
+Inductor tunes among several blocks, the one is taken that a rough count of time gives. Nothing here
+is of the CPU.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-from fusewise.costmodel.geometry import walk
-from fusewise.schedule.problem import Node
+from fusewise.costmodel.blocks import (
+    Block,
+    Hint,
+    held_blocks,
+    looped_blocks,
+    pointwise_blocks,
+    power,
+)
+from fusewise.costmodel.dimensions import Mover, Shape, dimensions_of
+from fusewise.costmodel.layout import Layout, Section, moved
 
-#: ``inner`` reductions run along memory, ``outer`` ones across it; others are tuned.
-Hint = Literal["inner", "outer", "tuned"]
-
-_POINTWISE_BLOCK: Final = 1024
-_LONGEST_ROW: Final = 2048
-_PERSISTENT_ELEMENTS: Final = 4096
-_PERSISTENT_ROWS: Final = (1, 8, 32, 128)
 #: Longest row that is held whole.
-_HELD: Final[dict[Hint, int]] = {"inner": 1024, "outer": 64, "tuned": 64}
-#: Reductions no longer than this, or with so many results for each multiprocessor, get no hint.
-_SHORT, _MANY_RESULTS = 32, 64
-#: Inductor's hints; one that is not here was not kept, and is guessed.
-_HINTS: Final[dict[str, Hint]] = {
-    "inner": "inner",
-    "outer": "outer",
-    "outer_tiny": "tuned",
-    "default": "tuned",
-}
-_PLAIN_INDEX = re.compile(r"i\d+ : \d+")
+_HELD: Final = {"inner": 1024, "outer_tiny": 64, "outer": 64, "default": 64}
+#: Sectors of a cache line.
+_LINE_SECTORS: Final = 4
+#: Threads of a warp.
+WARP: Final = 32
+#: Warps, blocks and registers that a multiprocessor has room for.
+_WARPS, _BLOCKS, _REGISTERS = 64, 32, 65536
+#: Accesses that decide which block is the fastest.
+_DECIDING: Final = 3
+#: Nanoseconds until a load arrives, and sectors and lines that a multiprocessor takes in one.
+_LATENCY_NS: Final = 600.0
+_SECTORS_NS: Final = 1.6
+_LINES_NS: Final = 1.5
 
 
 class Tile(NamedTuple):
     """The blocks of one kernel."""
 
-    #: Blocks that are launched.
     programs: float
     #: Turns that the loop over a reduction takes in each.
     turns: float
-    #: Elements that a block holds at once.
     elements: float
-    #: Of these, along the reduction; 1 without one.
     along: float
-    #: Whether a block holds whole rows, without a loop.
+    #: Along the inner dimension outside the reduction, and along the others.
+    across: float
+    outer: float
+    warps: float
     persistent: bool
-    #: Whether Inductor tunes the block sizes when it first runs.
+    #: Whether rows end where a block does.
+    even: bool
     tuned: bool
-
-
-def reduction_hint(node: Node, cores: int) -> Hint:
-    """What Inductor takes a reduction for on a device of so many multiprocessors."""
-    if all(_PLAIN_INDEX.fullmatch(a.index) for a in node.reads if a.kind != "opaque"):
-        return "inner"
-    if node.hint in _HINTS:
-        return _HINTS[node.hint]
-    if node.numel == 1:
-        return "inner"
-    if node.rnumel <= _SHORT or node.numel >= cores * _MANY_RESULTS:
-        return "tuned"
-    loops = (*node.ranges[0], *node.ranges[1])
-    steps = [walk(a, loops).step for a in node.reads if a.kind in ("contiguous", "strided")]
-    if not steps:
-        return "tuned"
-    inner = sum(step == 1 for step in steps)
-    return "inner" if 2 * inner > len(steps) else "outer"
+    #: Times that the device is filled with blocks until all have run.
+    waves: float
+    #: Elements of all blocks, over iterations, less 1.
+    padding: float
+    #: Sectors that all blocks touch.
+    sectors: float
+    #: Loads and stores that all warps issue, and cache lines that these ask for.
+    issued: float
+    wavefronts: float
 
 
 def tile_of(
-    iterations: float,
-    reductions: Collection[tuple[int, int, Hint]],
+    rows: int,
+    reductions: Sequence[tuple[int, int, Hint]],
+    movers: Sequence[Mover],
+    shapes: Sequence[Shape],
     loads: int,
     cores: int,
+    *,
+    steps: bool = False,
 ) -> Tile:
     """The blocks of a kernel.
 
     Args:
-        iterations: of its largest node.
+        rows: iterations outside the reduction of its largest node.
         reductions: results, length and hint of each reduction in it.
+        movers: its accesses.
+        shapes: loops of its nodes.
         loads: values that it loads.
         cores: multiprocessors of the device.
+        steps: whether a node beside a reduction goes through memory in steps along its last loop.
     """
-    if not reductions:
-        return Tile(math.ceil(iterations / _POINTWISE_BLOCK), 1, _POINTWISE_BLOCK, 1, False, False)
-    hints = {hint for _, _, hint in reductions}
-    hint: Hint = hints.pop() if len(hints) == 1 else "tuned"
-    rows, length, _ = max(reductions, key=lambda r: r[1])
     if len({(rows, length) for rows, length, _ in reductions}) > 1:
-        # Along one dimension and another at once: each block takes some rows of the longer way
-        # (``mix_order_reduction``).
-        rows, length, _ = max(reductions, key=lambda r: r[0])
-        each = max(1, rows // (8 * cores))
-        held = _power(length)
-        return Tile(math.ceil(rows / each), each, held, held, length <= _HELD["inner"], True)
+        return _both_ways(reductions, movers, cores)
+    length = reductions[0][1] if reductions else 1
+    if reductions:
+        rows = reductions[0][0]
+    extents, inner = dimensions_of(rows, length, movers, shapes)
+    if not reductions:
+        ends = sum(m.written for m in movers)
+        blocks = pointwise_blocks(extents, square=len(movers) == 2 and ends == 1)  # noqa: PLR2004
+        return _fastest(blocks, extents, 1, movers, cores, loads, persistent=False)
+    hints = {hint for _, _, hint in reductions}
+    hint: Hint = hints.pop() if len(hints) == 1 else "default"
+    if hint == "inner" and steps:
+        hint = "default"
     persistent = length <= _HELD[hint]
-    tuned = hint == "tuned"
-    blocks = _persistent(rows, length, hint) if persistent else _looped(rows, length, hint, loads)
-    across, along = min(blocks, key=lambda b: _load(rows, length, b, cores))
+    if hint == "default" and inner and len(extents) == 1:
+        hint = "inner"
+    blocks = (
+        held_blocks(extents, length, hint)
+        if persistent
+        else looped_blocks(extents, length, hint, loads + len(reductions))
+    )
+    return _fastest(blocks, extents, length, movers, cores, loads, persistent=persistent)
+
+
+def _both_ways(
+    reductions: Sequence[tuple[int, int, Hint]], movers: Sequence[Mover], cores: int
+) -> Tile:
+    """Along one dimension and another at once: each block takes some rows of the longer way
+    (``mix_order_reduction``)."""
+    rows, length, _ = max(reductions, key=lambda r: r[0])
+    each = max(1, rows // (8 * cores))
+    held = power(length)
+    block = Block((1,), held, max(min(held // 256, 8), 1))
+    tile = _tile(block, (rows,), length, movers, cores, 2, persistent=True, tuned=True)
+    programs = math.ceil(rows / each)
+    return tile._replace(programs=programs, turns=each, waves=_waves(block, programs, cores, 2))
+
+
+def _fastest(
+    blocks: Sequence[Block],
+    extents: Sequence[int],
+    length: int,
+    movers: Sequence[Mover],
+    cores: int,
+    loads: int,
+    *,
+    persistent: bool,
+) -> Tile:
+    tuned = len(blocks) > 1
+    # Of blocks along a single dimension the tuning does not choose by much.
+    if not tuned or (length == 1 and len(extents) == 1):
+        return _tile(blocks[0], extents, length, movers, cores, loads, persistent, tuned)
+    deciding = sorted(movers, key=lambda m: -m.bytes)[:_DECIDING]
+
+    def time(block: Block) -> float:
+        tile = _tile(block, extents, length, deciding, cores, loads, persistent, tuned)
+        chain = tile.waves * tile.turns * _LATENCY_NS
+        return chain + max(tile.sectors / _SECTORS_NS, tile.wavefronts / _LINES_NS) / cores
+
+    best = min(dict.fromkeys(blocks), key=time)
+    return _tile(best, extents, length, movers, cores, loads, persistent, tuned)
+
+
+def _tile(
+    block: Block,
+    extents: Sequence[int],
+    length: int,
+    movers: Sequence[Mover],
+    cores: int,
+    loads: int,
+    persistent: bool,
+    tuned: bool,
+) -> Tile:
+    programs = 1.0
+    for extent, part in zip(extents, block.across, strict=True):
+        programs *= math.ceil(extent / part)
+    turns = math.ceil(length / block.along)
+    rows = math.prod(extents)
+    across = tuple(
+        (float(extent), float(min(part, extent)))
+        for extent, part in zip(extents, block.across, strict=True)
+    )
+    whole = ((float(length), float(min(block.along, length))), *across)
+    sectors = issued = wavefronts = 0.0
+    for m in movers:
+        full = length > 1 and m.total > rows
+        sections = whole if full else across
+        each, instructions, asked = _moves(m.layout, sections)
+        times = programs * (turns if full else 1)
+        instructions *= times
+        issued += instructions
+        wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
+        if not m.near:
+            # Stores are not gathered: a sector that two of them touch is touched twice.
+            sectors += instructions * asked if m.written else each * times
     return Tile(
-        programs=math.ceil(rows / across),
-        turns=math.ceil(length / along),
-        elements=across * along,
-        along=along,
+        programs=programs,
+        turns=turns,
+        elements=block.elements,
+        along=block.along,
+        across=block.across[0],
+        outer=math.prod(block.across[1:]),
+        warps=block.warps,
         persistent=persistent,
-        tuned=tuned or len(blocks) > 1,
+        even=length % block.along == 0,
+        tuned=tuned,
+        waves=_waves(block, programs, cores, loads),
+        padding=max(programs * turns * block.elements / max(rows * length, 1) - 1.0, 0.0),
+        sectors=sectors,
+        issued=issued,
+        wavefronts=wavefronts,
     )
 
 
-def _load(rows: int, length: int, block: tuple[int, int], cores: int) -> tuple[float, int]:
-    """How long a block size keeps the busiest multiprocessor; of equals the largest block wins."""
-    across, along = block
-    programs, turns = math.ceil(rows / across), math.ceil(length / along)
-    # A multiprocessor has room for some 2,048 elements in flight.
-    together = max(1, _LONGEST_ROW // (across * along))
-    return turns * math.ceil(programs / (cores * together)), -across * along
+@lru_cache(maxsize=1 << 17)
+def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float, float]:
+    """Sectors that a block touches, loads that its warps issue, and sectors of one of these.
+
+    Threads of a warp go along the section that memory lies along, then along the others.
+    """
+    each, loads = moved(layout, sections)
+    lanes = float(WARP * layout.vector)
+    first, product = 0, 1.0
+    if len(sections) > 1 and layout.inside:
+        for i, (total, _) in enumerate(sections):
+            product *= total
+            if layout.inside < product:
+                first = i
+                break
+    parts = [1.0] * len(sections)
+    for i in (first, *(i for i in range(len(sections)) if i != first)):
+        parts[i] = min(sections[i][1], lanes)
+        lanes /= parts[i]
+    request = [(total, part) for (total, _), part in zip(sections, parts, strict=True)]
+    return each, loads / WARP, moved(layout, request)[0]
 
 
-def _persistent(rows: int, length: int, hint: Hint) -> Sequence[tuple[int, int]]:
-    held = _power(length)
-    blocks = [
-        (across, held)
-        for across in _PERSISTENT_ROWS
-        if across == 1 or (length * across <= _PERSISTENT_ELEMENTS and across <= rows)
-    ]
-    if hint == "inner" and length >= 256:  # noqa: PLR2004
-        return blocks[:1] if rows // 8 < 128 else [(max(1, min(1024 // length, 8)), held)]  # noqa: PLR2004
-    return blocks[-1:] if hint == "outer" else blocks
-
-
-def _looped(rows: int, length: int, hint: Hint, loads: int) -> Sequence[tuple[int, int]]:
-    held = _power(length)
-    most = _LONGEST_ROW // 2 if rows >= 1024 and loads >= 10 else _LONGEST_ROW  # noqa: PLR2004
-    contiguous = (2 if length <= _LONGEST_ROW else 1, min(held, most))
-    outer = _outer(_power(rows), held, loads)
-    if hint == "inner":
-        return [contiguous]
-    if hint == "outer":
-        return [outer]
-    return [contiguous, outer, (64, min(held, 64)), (8, min(held, 512)), (64, min(held, 4))]
-
-
-def _outer(rows: int, length: int, loads: int) -> tuple[int, int]:
-    if rows <= 1024:  # noqa: PLR2004
-        return max(min(rows // 128, 8), 2), min(length, 64)
-    if rows // 4096 <= 8:  # noqa: PLR2004
-        return 16, min(length, 32)
-    across = max(min(256, _power(rows // 4096)), 64)
-    if loads < 4 or length <= 128:  # noqa: PLR2004
-        return across, min(length, max(512 // across, 1))
-    return min(across, 32), min(length, 64 if length >= 2048 else 32)  # noqa: PLR2004
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not below ``n``."""
-    return 1 << max(n - 1, 0).bit_length()
+def _waves(block: Block, programs: float, cores: int, loads: int) -> float:
+    each = block.elements / (block.warps * WARP)
+    registers = min(24 + each * min(loads, 8), 255)
+    together = min(
+        _BLOCKS, _WARPS // block.warps, int(_REGISTERS / (registers * WARP * block.warps))
+    )
+    return math.ceil(programs / (cores * max(together, 1)))

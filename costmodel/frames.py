@@ -1,0 +1,87 @@
+"""The loops of a group's nodes as its kernel runs them, and what each access is under them.
+
+Nodes that share a kernel share its loops: those whose own stand in another order are turned round.
+Knows nothing of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewise.costmodel.dimensions import Mover, Shape
+from fusewise.costmodel.layout import Layout, layout_of, merged_loops, turned
+from fusewise.costmodel.meeting import Met
+from fusewise.schedule.problem import Node
+
+_Key = tuple[str, str]
+#: Bytes within which accesses of equal steps meet the same lines.
+_NEAR = 4096
+
+
+class Frames:
+    """Loops and layouts of one problem's nodes, which are numbered as given."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._loops = [
+            tuple(extent for extent in (*n.ranges[0], *n.ranges[1]) if extent > 1) for n in nodes
+        ]
+        self._outer = [sum(extent > 1 for extent in n.ranges[0]) for n in nodes]
+        self._layouts = [
+            {(a.buffer, a.index): layout_of(a, loops) for a in (*n.reads, *n.writes)}
+            for n, loops in zip(nodes, self._loops, strict=True)
+        ]
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
+
+    def turns(self, i: int, main: int) -> tuple[int, ...]:
+        """The order in which node ``i`` has the loops of ``main``; empty where it needs none."""
+        left = list(self._loops[i])
+        if self._outer[i] != len(left) or sorted(left) != sorted(self._loops[main]):
+            return ()
+        order = []
+        for extent in self._loops[main]:
+            at = left.index(extent)
+            order.append(at)
+            left[at] = 0
+        return tuple(order)
+
+    def frame(self, i: int, order: tuple[int, ...]) -> tuple[Shape, dict[_Key, Layout]]:
+        """Loops and layouts of node ``i``, turned round to ``order`` where that is not empty."""
+        found = self._known.get((i, order))
+        if found is None:
+            layouts = {key: m for key, m in self._layouts[i].items() if m is not None}
+            loops = self._loops[i]
+            if order:
+                layouts = {key: turned(m, order) for key, m in layouts.items()}
+                loops = tuple(loops[at] for at in order)
+            shape = Shape(*merged_loops(loops, self._outer[i], list(layouts.values())))
+            found = self._known[i, order] = shape, layouts
+        return found
+
+    def kernel(self, ids: Sequence[int], met: Met) -> tuple[list[Shape], list[Mover], bool]:
+        """Loops of the nodes ``ids`` of a group, its accesses, and whether a node beside a
+        reduction goes through memory in steps."""
+        main, crossed, moving = met.main, met.crossed, met.moving
+        frames = {i: self.frame(i, self.turns(i, main) if i in crossed else ()) for i in ids}
+        movers = []
+        first: dict[tuple[object, ...], int] = {}
+        for i, key, size, written in moving:
+            layout = frames[i][1].get(key)
+            if layout is not None:
+                node = self._nodes[i]
+                # What lies beside what the same block has just read is in its cache.
+                place = (key[0], layout.steps, layout.loops, written)
+                begin = first.setdefault(place, layout.origin)
+                near = (
+                    not layout.looked_up
+                    and 0 < abs(layout.origin - begin) * layout.itemsize < _NEAR
+                )
+                movers.append(Mover(layout, node.numel * node.rnumel, size, written, near))
+        whole = self._nodes[main].numel * self._nodes[main].rnumel
+        steps = any(
+            m.steps and m.steps[-1] > 1
+            for i in ids
+            if self._nodes[i].rnumel == 1 and self._nodes[i].numel == whole
+            for m in frames[i][1].values()
+        )
+        return [shape for shape, _ in frames.values()], movers, steps

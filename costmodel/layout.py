@@ -1,0 +1,230 @@
+"""How an access lies in memory under each loop of its node, and what a block moves of it.
+
+Where ``fusewise.costmodel.geometry`` tells how one access walks, this tells its step along every
+loop, which is what decides how many sectors of memory a block touches and how wide its loads are.
+Knows nothing of other accesses and nothing of how Inductor picks its blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from fusewise.costmodel.geometry import Formula, formula_of, run_of
+from fusewise.schedule.problem import Access
+
+#: What a GPU's memory moves at the least, and what one thread loads at the most.
+SECTOR_BYTES: Final = 32
+_VECTOR_BYTES: Final = 16
+
+#: Elements of a block along one section of the loops: how many there are in all, and in the block.
+Section = tuple[float, float]
+
+
+class Layout(NamedTuple):
+    """One access under the loops of its node that turn more than once, outermost first."""
+
+    loops: tuple[int, ...]
+    #: Elements from one turn of each loop to the next; 0 where it stays in place.
+    steps: tuple[int, ...]
+    #: Element that it begins at.
+    origin: int
+    #: Positions of the loops that move it, by ascending step.
+    order: tuple[int, ...]
+    itemsize: int
+    #: Elements that a thread can load at once.
+    vector: int
+    #: Bytes that every row of neighbours begins at a multiple of, 32 at the most.
+    alignment: int
+    #: Whether loops that are not in its index take it anywhere: it is looked up.
+    looked_up: bool
+    #: Turns of the loops inside the one along which neighbours lie; 0 where none do.
+    inside: int
+
+
+def layout_of(access: Access, loops: Sequence[int]) -> Layout | None:
+    """The layout of ``access`` in a node with ``loops``; None where its index cannot be read."""
+    if access.kind == "opaque":
+        return None
+    extents = tuple(extent for extent in loops if extent > 1)
+    looked_up = access.kind in ("gather", "atomic")
+    return _layout(access.index, access.itemsize, access.stride == 0, extents, looked_up)
+
+
+@lru_cache(maxsize=1 << 16)
+def _layout(
+    index: str, itemsize: int, stays: bool, loops: tuple[int, ...], looked_up: bool
+) -> Layout | None:
+    formula = formula_of(index)
+    if formula is None:
+        return None
+    placed = _placed(formula.sizes, loops, stays)
+    if placed is None:
+        return None
+    origin = formula.at({})
+    steps = [0] * len(loops)
+    for name, (first, last) in zip(formula.names, placed, strict=True):
+        turns = 1
+        for loop in range(last, first - 1, -1):
+            steps[loop] = abs(formula.at({name: turns}) - origin)
+            turns *= loops[loop]
+    order = tuple(sorted((i for i, step in enumerate(steps) if step), key=lambda i: (steps[i], -i)))
+    vector, inside, pitch = _vector(formula, placed, steps, loops, origin)
+    return Layout(
+        loops=loops,
+        steps=tuple(steps),
+        origin=origin,
+        order=order,
+        itemsize=itemsize,
+        vector=min(vector, max(_VECTOR_BYTES // itemsize, 1)),
+        alignment=min(pitch * itemsize, SECTOR_BYTES),
+        looked_up=looked_up,
+        inside=inside,
+    )
+
+
+def _placed(
+    sizes: Sequence[int], loops: Sequence[int], stays: bool
+) -> list[tuple[int, int]] | None:
+    """For each variable of an index the loops that it runs through as one, first and last.
+
+    Loops that an index does not use have no variable. Where an extent occurs twice the inner loop
+    is taken, unless the access ``stays`` in place along the innermost.
+    """
+
+    def place(variable: int, last: int) -> list[tuple[int, int]] | None:
+        if variable < 0:
+            return []
+        for end in range(last, -1, -1):
+            product, first = 1, end
+            while first >= 0 and product * loops[first] <= sizes[variable]:
+                product *= loops[first]
+                if product == sizes[variable]:
+                    rest = place(variable - 1, first - 1)
+                    if rest is not None:
+                        return [*rest, (first, end)]
+                    break
+                first -= 1
+        return None
+
+    inner = len(loops) - 1
+    found = place(len(sizes) - 1, inner - 1) if stays and sizes else None
+    return found if found is not None else place(len(sizes) - 1, inner)
+
+
+def _vector(
+    formula: Formula,
+    placed: Sequence[tuple[int, int]],
+    steps: Sequence[int],
+    loops: Sequence[int],
+    origin: int,
+) -> tuple[int, int, int]:
+    """Elements of a load, turns inside the loop that it goes along, and alignment in elements."""
+    along = next((i for i in range(len(steps) - 1, -1, -1) if steps[i] == 1), -1)
+    if along < 0:
+        return 1, 0, _power_in(math.gcd(origin, *steps))
+    inside = math.prod(loops[along + 1 :])
+    name, first = next(
+        (name, first)
+        for name, (first, last) in zip(formula.names, placed, strict=True)
+        if first <= along <= last
+    )
+    length = math.prod(loops[first : along + 1])
+    run = run_of(formula, name, length)
+    # Rows that lie one after the other are one row.
+    outer = first - 1
+    while run == length and outer >= 0 and steps[outer] == length:
+        length *= loops[outer]
+        run = length
+        outer -= 1
+    pitches = [origin, *(step for i, step in enumerate(steps) if not outer < i <= along)]
+    if run < length:
+        pitches.append(formula.at({name: run}) - origin)
+    pitch = math.gcd(*pitches)
+    return _power_in(math.gcd(pitch, run)), inside, _power_in(pitch)
+
+
+def _power_in(n: int) -> int:
+    """The greatest power of two that divides ``n``; a large one for 0."""
+    return n & -n if n else 1 << 10
+
+
+def turned(layout: Layout, order: Sequence[int]) -> Layout:
+    """``layout`` under the same loops in another ``order`` (positions, outermost first)."""
+    steps = tuple(layout.steps[i] for i in order)
+    loops = tuple(layout.loops[i] for i in order)
+    along = next((i for i in range(len(steps) - 1, -1, -1) if steps[i] == 1), -1)
+    return layout._replace(
+        loops=loops,
+        steps=steps,
+        order=tuple(sorted((i for i, s in enumerate(steps) if s), key=lambda i: (steps[i], -i))),
+        inside=math.prod(loops[along + 1 :]) if along >= 0 else 0,
+    )
+
+
+def merged_loops(
+    loops: Sequence[int], outer: int, layouts: Sequence[Layout]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Loops as the compiler sees them: neighbours that every access goes through as one are one.
+
+    Args:
+        loops: of a node that turn more than once.
+        outer: how many of these are outside its reduction.
+        layouts: its accesses.
+    """
+
+    def merge(first: int, last: int) -> tuple[int, ...]:
+        found: list[int] = []
+        for i in range(last - 1, first - 1, -1):
+            if found and all(m.steps[i] == m.steps[i + 1] * loops[i + 1] for m in layouts):
+                found[-1] *= loops[i]
+            else:
+                found.append(loops[i])
+        return tuple(reversed(found))
+
+    return merge(0, outer), merge(outer, len(loops))
+
+
+def moved(layout: Layout, sections: Sequence[Section]) -> tuple[float, float]:
+    """Sectors that a block touches, and loads (or stores) that its threads issue.
+
+    Args:
+        layout: of the access.
+        sections: the block, from the inner section of the loops to the outer.
+    """
+    held: list[float] = []
+    lanes = 1.0
+    at = 0
+    total, block = sections[0]
+    whole, used = block, False
+    for loop in range(len(layout.loops) - 1, -1, -1):
+        extent = layout.loops[loop]
+        while total <= 1 and at + 1 < len(sections):
+            lanes *= whole if used else 1.0
+            at += 1
+            total, block = sections[at]
+            whole, used = block, False
+        part = min(block, extent)
+        block = block / extent if block > extent else 1.0
+        total /= extent
+        held.append(part)
+        used = used or layout.steps[loop] > 0 or layout.looked_up
+    lanes *= whole if used else 1.0
+    held.reverse()
+    span, count = 1.0, 1.0
+    for i in layout.order:
+        if held[i] <= 1:
+            continue
+        if layout.steps[i] * layout.itemsize <= max(span * layout.itemsize, SECTOR_BYTES):
+            span += layout.steps[i] * (held[i] - 1)
+        else:
+            count *= held[i]
+    if layout.looked_up:
+        for i, step in enumerate(layout.steps):
+            if not step:
+                count *= held[i]
+    bytes_in_row = span * layout.itemsize
+    sectors = max(1.0, (bytes_in_row + SECTOR_BYTES - layout.alignment) / SECTOR_BYTES)
+    return count * sectors, max(lanes / layout.vector, 1.0)

@@ -1,0 +1,41 @@
+"""Dimensions of kernels: where memory lies along different loops."""
+
+from __future__ import annotations
+
+from fusewise.costmodel.dimensions import Mover, Shape, dimensions_of
+from fusewise.costmodel.layout import layout_of
+from fusewise.schedule.problem import Access
+
+ROWS = 64 * 128 * 784
+LOOPS = (64, 128, 784)
+
+
+def mover(index: str, stride: int, *, written: bool = False) -> Mover:
+    layout = layout_of(Access("x", "strided", ROWS, 4 * ROWS, 4, stride, index), LOOPS)
+    assert layout is not None
+    return Mover(layout, ROWS, 4 * ROWS, written, near=False)
+
+
+ACROSS = mover("100352*i0 + i1 + 128*i2 : 64, 128, 784", 128)
+ALONG = mover("i0 : 6422528", 1, written=True)
+
+
+def test_what_lies_along_one_loop_has_one_dimension() -> None:
+    assert dimensions_of(ROWS, 1, [ALONG], [Shape((ROWS,), ())])[0] == (ROWS,)
+
+
+def test_a_transpose_has_two() -> None:
+    assert dimensions_of(ROWS, 1, [ACROSS, ALONG], [Shape(LOOPS, ())])[0] == (784, 64 * 128)
+
+
+def test_loops_that_cannot_be_cut_to_the_same_hide_the_transpose() -> None:
+    # Inductor then takes two loops for one, which no access lies along.
+    shapes = [Shape(LOOPS, ()), Shape((ROWS,), ())]
+    assert dimensions_of(ROWS, 1, [ACROSS, ALONG], shapes)[0] == (ROWS,)
+
+
+def test_reductions_tell_whether_memory_lies_along_them() -> None:
+    shape = Shape((64 * 128,), (784,))
+    assert dimensions_of(64 * 128, 784, [ALONG], [shape])[1]
+    across = mover("i0 + 8192*i1 : 8192, 784", 8192)
+    assert not dimensions_of(64 * 128, 784, [across], [shape])[1]

@@ -1,0 +1,79 @@
+"""What a block moves of an access."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusewise.costmodel.layout import Layout, layout_of, merged_loops, moved, turned
+from fusewise.schedule.problem import Access, AccessKind
+
+
+def layout(
+    index: str,
+    loops: tuple[int, ...],
+    *,
+    itemsize: int = 4,
+    stride: int = 1,
+    kind: AccessKind = "strided",
+) -> Layout:
+    found = layout_of(Access("x", kind, 1, 1, itemsize, stride, index), loops)
+    assert found is not None
+    return found
+
+
+def test_a_step_for_each_loop() -> None:
+    assert layout("256*i0 + i1 : 16, 64", (4, 4, 64)).steps == (1024, 256, 1)
+    # A vector added to each row; the same along the outer loop of as many turns.
+    assert layout("i0 : 64", (64, 64)).steps == (0, 1)
+    assert layout("i0 : 64", (64, 64), stride=0).steps == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("index", "loops", "itemsize", "vector"),
+    [
+        ("i0 : 4096", (4096,), 4, 4),
+        ("i0 : 4096", (4096,), 2, 8),
+        # Neither 8-byte loads nor masks that end where they do.
+        ("i0 : 4097", (4097,), 4, 1),
+        ("i0 + 2 : 4096", (4096,), 4, 2),
+        ("130*i0 + i1 : 64, 128", (64, 128), 4, 2),
+        ("64*i1 + i0 : 64, 64", (64, 64), 4, 4),
+        ("3*i0 : 4096", (4096,), 4, 1),
+    ],
+)
+def test_how_wide_a_load_is(index: str, loops: tuple[int, ...], itemsize: int, vector: int) -> None:
+    assert layout(index, loops, itemsize=itemsize).vector == vector
+
+
+def test_sectors_of_rows_columns_and_tiles() -> None:
+    rows = layout("1024*i0 + i1 : 1024, 1024", (1024, 1024))
+    columns = layout("i0 + 1024*i1 : 1024, 1024", (1024, 1024))
+    flat = [(float(1 << 20), 256.0)]
+    assert moved(rows, flat) == (32.0, 64.0)
+    assert moved(columns, flat)[0] == 256.0
+    # A square block touches whole sectors either way.
+    square = [(1024.0, 32.0), (1024.0, 32.0)]
+    assert moved(rows, square)[0] == moved(columns, square)[0] == 128.0
+
+
+def test_what_is_looked_up_lies_anywhere() -> None:
+    # Whole rows of 64 from a table, and single elements.
+    rows = layout("64*tmp0 + i0 : 64", (1024, 64), kind="gather")
+    assert moved(rows, [(65536.0, 512.0)])[0] == 8 * 8
+    single = layout("tmp0 : ", (1024,), kind="gather", stride=0)
+    assert moved(single, [(1024.0, 256.0)])[0] == 256.0
+
+
+def test_an_index_that_cannot_be_read_has_no_layout() -> None:
+    assert layout_of(Access("x", "strided", 1, 1, 4, 1, "f(i0) : 8"), (8,)) is None
+
+
+def test_turning_and_merging_loops() -> None:
+    nchw = layout("i0 : 131072", (4, 32, 1024))
+    nhwc = turned(nchw, (0, 2, 1))
+    assert nhwc.loops == (4, 1024, 32)
+    assert nhwc.steps == (32768, 1, 1024)
+    assert nhwc.inside == 32
+    assert merged_loops(nchw.loops, 3, [nchw]) == ((131072,), ())
+    assert merged_loops(nhwc.loops, 3, [nhwc]) == ((4, 1024, 32), ())
+    assert merged_loops(nchw.loops, 2, [nchw]) == ((128,), (1024,))
