@@ -13,7 +13,7 @@ function kernelStory(graph, kernel, long) {
   const nodes = kernel.members.slice(0, most);
   const parts = [["launch", k.launch_us], ["memory", k.memory_us], ["arithmetic", k.arithmetic_us]];
   const library = k.bound_by === "library";
-  return [
+  const about = [
     el("h4", {}, kernel.title),
     el("p", { class: "quiet" }, whose(graph, kernel)),
     told(
@@ -33,8 +33,10 @@ function kernelStory(graph, kernel, long) {
         long && node.modules.length ? ` in ${node.modules.join(", ")}` : "")))),
     nodes.length < kernel.members.length ? el("p", { class: "quiet" }, `and ${kernel.members.length - nodes.length} more`) : null,
     ...reasonsAround(graph, kernel, long ? 12 : 3),
-    ...(long ? [...featureTable(k), ...flowTable(graph, kernel)] : shortFeatures(k)),
   ];
+  if (!long) return [...about, ...shortFeatures(k)];
+  const filled = (parts) => el("div", {}, parts.filter((part) => part));
+  return [filled(about), filled([...flowTable(graph, kernel), ...featureTable(k)])];
 }
 
 function whose(graph, kernel) {
@@ -130,9 +132,16 @@ function showTip(content, event) {
   const box = target.getBoundingClientRect();
   // Not over the row of a kernel, where its like in the other plan lies.
   const pointer = event.type.startsWith("pointer") && !target.matches("g.kernel");
-  const x = pointer ? event.clientX + 16 : box.left + 24, y = pointer ? event.clientY + 16 : box.bottom + 10;
-  const wide = tip.offsetWidth, high = tip.offsetHeight;
-  const above = (pointer ? event.clientY : box.top) - high - 10;
-  tip.style.left = `${Math.max(8, Math.min(x, window.innerWidth - wide - 8))}px`;
-  tip.style.top = `${y + high > window.innerHeight - 8 ? Math.max(8, above) : y}px`;
+  const at = pointer ? { left: event.clientX, right: event.clientX, top: event.clientY, bottom: event.clientY } : box;
+  const wide = tip.offsetWidth, high = tip.offsetHeight, gap = 12;
+  const inside = (value, most) => Math.max(8, Math.min(value, most - 8));
+  let x = at.left + (pointer ? gap : 24), y = at.bottom + gap;
+  if (y + high > window.innerHeight - 8) y = at.top - high - gap;
+  if (y < 8) {
+    // Neither below nor above: beside.
+    y = inside(at.top - high / 3, window.innerHeight - high);
+    x = at.right + gap + wide < window.innerWidth - 8 ? at.right + gap : at.left - wide - gap;
+  }
+  tip.style.left = `${inside(x, window.innerWidth - wide)}px`;
+  tip.style.top = `${y}px`;
 }

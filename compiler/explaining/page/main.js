@@ -30,7 +30,7 @@ const on = {
 
 function light(kernels) {
   const lit = new Set(kernels);
-  if (shown.pinned) lit.add(shown.pinned);
+  if (shown.pinned) for (const kernel of [shown.pinned, ...shown.pinned.twins]) lit.add(kernel);
   for (const part of [...shown.panes, ...shown.strips]) part.mark(lit, part.dim);
 }
 
@@ -47,9 +47,9 @@ function pin(kernel) {
           many ? el("button", { type: "button", id: "around", onclick: () => { shown.around = kernel; filter(); byId("fusions").scrollIntoView({ block: "start" }); } }, `its ${many} fusions`) : null,
           ...kernel.twins.map((twin) => el("button", { type: "button", onclick: () => go(twin) }, kernel.only ? `go to ${twin.short}` : "the same on the other side")),
           el("button", { type: "button", "aria-label": "Unpin", onclick: () => pin(kernel) }, "✕"))),
-      el("div", { class: "story" }, kernelStory(shown.graph, kernel, true).filter((part) => part)));
+      el("div", { class: "story" }, kernelStory(shown.graph, kernel, true)));
   }
-  light(shown.pinned ? [kernel, ...kernel.twins] : []);
+  light([]);
 }
 
 function go(kernel) {

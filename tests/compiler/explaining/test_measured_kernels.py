@@ -46,7 +46,7 @@ def _launched(kernels: Kernels) -> list[CallTimes]:
 def test_times_go_to_the_groups_that_are_launched(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Kernels, "_calls", lambda kernels, job: _launched(kernels))
+    monkeypatch.setattr(Kernels, "_calls", lambda kernels, _: _launched(kernels))
     graph = _measured(store)
     assert graph.not_measured == ""
     assert [group.measured_us for group in graph.groups] == [2.0] * len(graph.groups)

@@ -96,14 +96,22 @@ def test_plans_whose_orders_contradict_each_other_are_drawn(
 def test_a_kernel_under_the_pointer_tells_of_itself(show: Show, small: ExplainedProgram) -> None:
     page, (graph,) = show(small), small.graphs
     assert not page.one("#tip").is_displayed()
-    page.hover(page.one("[data-side=default] g.kernel.only"))
+    box = page.one("[data-side=default] g.kernel.only")
+    page.hover(box)
     told = page.one("#tip").text
     first = min(_only(graph)[0], key=lambda nodes: int(nodes[0][2:]))
     lines = [f"{Path(n.source).name}" for n in graph.nodes if n.name in first]
     for part in (*first, *lines, "reread", "loop_sizes", "predicted", "Only in this plan"):
         assert part in told
-    # Its nodes in the other plan stand out with it.
-    assert len(page.all("[data-side=chosen] g.kernel.lit")) == 1
+    # Its nodes in the other plan stand out with it, and neither is covered.
+    (twin,) = page.all("[data-side=chosen] g.kernel.lit")
+    tip = page.one("#tip").rect
+    for kernel in (box.rect, twin.rect):
+        apart = any(
+            tip[at] >= kernel[at] + kernel[size] or kernel[at] >= tip[at] + tip[size]
+            for at, size in (("x", "width"), ("y", "height"))
+        )
+        assert apart, (tip, kernel)
 
 
 def test_predicted_against_measured(show: Show, small: ExplainedProgram) -> None:
