@@ -8,6 +8,7 @@ the last word.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -18,23 +19,29 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob, GraphResult
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.reports import GraphReport
-from fusewise.compiler.survey import Predictor, Survey
+from fusewise.compiler.survey import Predictor, Survey, default_candidate
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate, Schedule
 from fusewise.search.finishing import Finishes, Offer, on_top
 from fusewise.search.gate import GateResult, judge
 
+log = logging.getLogger(__name__)
+
 _Entry = tuple[Candidate, Program]
 #: Seconds that have to be left for a second contest to begin.
 _LEAST_S = 3.0
+#: Seconds that a second contest is given: there are few candidates, and all is known by then.
+_CONTEST_S = 24.0
 #: Seconds of what is left for each kernel that is tuned by coordinate descent: it compiles a dozen
 #: variants of the kernel, one after the other.
 _DESCENT_S = 12.0
+#: Kernels that are tuned so at most, however long there is.
+_MOST_DESCENTS = 4
 
 
-def may_finish(predictor: Predictor) -> bool:
-    """Whether a second contest can follow on a device."""
-    return predictor.profile.kind == "cuda"
+def may_finish(surveys: Sequence[Survey], predictor: Predictor) -> bool:
+    """Whether a second contest may follow: whether one would if the default is kept."""
+    return bool(_offers(surveys, predictor, default_candidate(surveys).schedule, _LEAST_S))
 
 
 def finish(
@@ -62,24 +69,28 @@ def finish(
     Returns:
         The conditions under which times were taken; empty where none were.
     """
-    if not may_finish(predictor):
-        return {}
     chosen = report.chosen
     assert chosen is not None
     standing = next(e for e in entries if e[0].schedule == chosen.schedule)
-    offers = _offers(surveys, predictor, chosen.schedule, seconds)
+    # Without it the measuring process has not kept the graph.
+    expected = may_finish(surveys, predictor)
+    offers = _offers(surveys, predictor, chosen.schedule, seconds) if expected else []
     made: list[_Entry] = []
     if offers:
         with report.phase("generate"):
             made, dropped = _made(graph, entries[0][1], chosen, offers)
             report.candidates += dropped
     if not made:
-        measuring_process(job.device).let_go()
+        try:
+            measuring_process(job.device).let_go()
+        except MeasureError as error:
+            # It is gone, and its memory with it.
+            log.debug("the measuring process: %s", error)
         return {}
     rivals = [entries[0]] if standing is entries[0] else [entries[0], standing]
     try:
         with report.phase("finish"):
-            result = hold(job, [*rivals, *made], seconds)
+            result = hold(job, [*rivals, *made], min(seconds, _CONTEST_S))
     except MeasureError as error:
         # What was chosen stands.
         warn_once(f"block sizes and launches were left as they are: {error}")
@@ -97,7 +108,7 @@ def _offers(
     for survey in surveys:
         if any(candidate.schedule == schedule for candidate in survey.candidates):
             finishes = Finishes(schedule.plan, predictor.plans(survey.problem))
-            return finishes.few(int(seconds / _DESCENT_S))
+            return finishes.few(int(min(seconds / _DESCENT_S, _MOST_DESCENTS)))
     return []
 
 

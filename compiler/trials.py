@@ -18,6 +18,7 @@ import torch
 from fusewise.compiler.alternatives import alternatives
 from fusewise.compiler.choosing import choose_predicted, compile_default
 from fusewise.compiler.contest import announce, generate_distinct, graph_job
+from fusewise.compiler.finishing_search import finish_search
 from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.inductor.graph_key import graph_key
 from fusewise.compiler.measuring.client import measuring_process
@@ -40,6 +41,8 @@ from fusewise.search.study import Study, Trial
 
 #: Of a graph's time, what is kept back for the last contest, and what the first look may take.
 _LAST_SHARE, _LOOK_SHARE = 0.2, 0.15
+#: And for choices about single kernels.
+_FINISH_SHARE = 0.15
 #: Seconds that one contest may be given, code generation left out.
 _CONTEST_S = (4.0, 80.0)
 
@@ -179,6 +182,9 @@ class GraphSearch:
                 self._begin(surveys, default, program)
                 with report.phase("trials"):
                     self._try(surveys, watch)
+                watch("single kernels")
+                with report.phase("finish"):
+                    self._finish()
                 watch("last contest")
                 with report.phase("last contest"):
                     self._decide()
@@ -293,7 +299,7 @@ class GraphSearch:
         done = self._study.run(
             tries,
             n_trials=effort.trials,
-            seconds=self._seconds * (1 - _LAST_SHARE),
+            seconds=self._seconds * (1 - _LAST_SHARE - _FINISH_SHARE),
             first=worth_trying(space, self._alternatives, surveys),
             on_trial=told,
             again=tries.may_find_more,
@@ -302,6 +308,34 @@ class GraphSearch:
         # An interrupt may have come between timing and telling.
         keep()
         self.interrupted = done.interrupted
+
+    def _finish(self) -> None:
+        """Try on the best so far what no prediction tells of; it changes times, not memory."""
+        tries, effort, best = self._tries, self._effort, self.best
+        if tries is None or best is None or tries.default_us is None or self.interrupted:
+            return
+        if effort.objective == "memory":
+            return
+
+        def contest(pairs: Sequence[tuple[Candidate, Program]], seconds: float) -> GraphReport:
+            outcome = tries.contest(pairs, seconds)
+            # What was timed stays, whatever comes of the search; this decides nothing.
+            outcome.chosen = None
+            self._remember(outcome)
+            return outcome
+
+        finish_search(
+            self._graph,
+            tries.subject.program,
+            best,
+            self._predictor,
+            key=self.key.key,
+            contest=contest,
+            default_us=tries.default_us,
+            together=effort.top_k,
+            contest_s=_CONTEST_S[0] * 2,
+            until=time.monotonic() + self._seconds * _FINISH_SHARE,
+        )
 
     def _accepted(self) -> list[Candidate]:
         """Accepted candidates of this sitting and of earlier ones, the best first."""

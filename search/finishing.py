@@ -30,6 +30,10 @@ _SMALL: Final = 6.0
 _BARE: Final = 4.0
 #: Kernels of one launch. Beyond it the compiler's own sets do not go either.
 MOST_IN_LAUNCH: Final = 8
+#: As many are tried where there is time.
+_MANY_IN_LAUNCH: Final = 32
+#: Different kernels that are tried by themselves where there is time.
+_MOST_TRIED: Final = 12
 #: Reductions over more than this are launched apart from shorter ones.
 _LONG_REDUCTION: Final = 2048
 #: Part of the roofline's rate that a well tuned kernel reaches.
@@ -48,6 +52,9 @@ _MUCH, _MOST_OF_IT = 0.10, 0.25
 _HELD, _HELD_ACROSS = 1024, 64
 #: Elements from which on a row is worth several blocks.
 _LONG_ROW: Final = 16_384
+#: Iterations for each thread from which on a CPU loop is run on several, and what to try instead.
+_PARALLEL: Final = 512
+GRAINS: Final = (4096, 32_768)
 #: Different kernels that are tuned in one candidate, and that are by coordinate descent: each step
 #: of it compiles a kernel and waits.
 _MOST_TUNED, _MOST_DESCENDED = 6, 2
@@ -99,6 +106,8 @@ class Finishes:
         self._problem = cost.problem
         self._launch_us = cost.profile.launch_us
         self._cores = cost.profile.cores
+        self._threads = max(1, cost.profile.threads)
+        self._on_gpu = cost.profile.kind == "cuda"
         costs = cost.breakdown(plan)
         self.total_us = sum(group.us for group in costs)
         generated = [group for group in costs if self._is_loop(group.names)]
@@ -135,9 +144,46 @@ class Finishes:
         Args:
             most_descended: different kernels to tune by coordinate descent, at most.
         """
+        if not self._on_gpu:
+            grain = self.grain()
+            return [] if grain is None else [grain]
         every = (self.tuned(most_descended), self.together(), self.shaped())
         offers = sorted((o for o in every if o is not None), key=lambda o: (-o.gain_us, o.choices))
         return [offers[0], offers[0] + offers[1]] if len(offers) > 1 else offers
+
+    def every(self, whole: Sequence[tuple[Choice, ...]] = ()) -> list[Offer]:
+        """All that may be tried, each by itself, for when there is time.
+
+        Args:
+            whole: choices about the whole graph to try as well.
+        """
+        offers = [Offer(choices, 0.0, "all kernels") for choices in whole]
+        if self._on_gpu:
+            offers += [o for o in (self.together(), self.tuned(), self.shaped()) if o is not None]
+            offers += self.each_together() + self.each_together(_MANY_IN_LAUNCH)
+            offers += self.each_tuned()[:_MOST_TRIED] + self.each_shaped()[:_MOST_TRIED]
+        return list({offer.choices: offer for offer in offers}.values())
+
+    def grain(self) -> Offer | None:
+        """Short loops on one thread, on a CPU; None where they take little of the time.
+
+        Starting threads, and waiting for the last of them, takes as long as a short loop does.
+        """
+        share = 0.0
+        most = 0
+        for kernel in self.kernels:
+            each = kernel.iterations // self._threads
+            if _PARALLEL <= each < GRAINS[-1]:
+                share += kernel.us / self.total_us
+                most = max(most, each)
+        if share < _MUCH:
+            return None
+        value = next(grain for grain in GRAINS if most < grain)
+        return Offer(
+            (Choice("parallel_grain", value),),
+            _MOST_GAIN * share * self.total_us,
+            f"short loops that take {share:.0%} of the time run on one thread",
+        )
 
     def tuned(self, most_descended: int = _MOST_DESCENDED) -> Offer | None:
         """Block sizes of the kernels that the model sees a gain in, or that take much of the time.

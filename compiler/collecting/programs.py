@@ -19,7 +19,7 @@ from fusewise.compiler.collecting.durations import least_seconds
 from fusewise.compiler.collecting.plans import covering_plans, signatures
 from fusewise.compiler.collecting.work import Call, KernelRun, Settings
 from fusewise.compiler.inductor.choices import (
-    kernel_patches,
+    rewrites,
     schedule_of,
     stage_of,
     unpredictable,
@@ -230,11 +230,11 @@ class GraphPrograms:
             ),
         ]
         kind = self._profile.kind
-        # Tuning block sizes takes the device for seconds, and tells nothing of the schedule.
+        # The time of a kernel that is written otherwise tells nothing of its nodes.
         codegen = [
             choices
             for choices in (*variants(kind), *unpredictable(kind))
-            if stage_of(choices[0]) == "codegen" and not kernel_patches(choices)
+            if stage_of(choices[0]) == "codegen" and not rewrites(choices)
         ]
         self._generator.shuffle(codegen)
         # Inductor's own plan under a codegen choice is what that choice makes of the graph: often

@@ -38,6 +38,9 @@ class ChoiceKind:
     #: Whether the settings hold only while the code of a kernel is written. Elsewhere Inductor
     #: would go by them to time things while it generates code, and come to other code each time.
     in_kernels: bool = False
+    #: Whether kernels of the same nodes are written or compiled otherwise, so that their times are
+    #: none of those that are predicted.
+    rewrites: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ CHOICES: tuple[ChoiceKind, ...] = (
         "compile every kernel with several block sizes and take the fastest",
         predictable=False,
         in_kernels=True,
+        rewrites=True,
     ),
     ChoiceKind(
         "coordinate_descent",
@@ -117,6 +121,37 @@ CHOICES: tuple[ChoiceKind, ...] = (
         "change the block sizes of every kernel one by one as long as that is faster",
         predictable=False,
         in_kernels=True,
+        rewrites=True,
+    ),
+    ChoiceKind(
+        "parallel_grain",
+        "codegen",
+        ("cpp.min_chunk_size",),
+        (4096, 32768),
+        ("cpu",),
+        "run loops of fewer iterations for each thread than this on one thread",
+        predictable=False,
+        rewrites=True,
+    ),
+    ChoiceKind(
+        "multiply_add",
+        "codegen",
+        ("cpp.enable_floating_point_contract_flag",),
+        (True,),
+        ("cpu",),
+        "multiply and add in one instruction, which rounds once",
+        predictable=False,
+        rewrites=True,
+    ),
+    ChoiceKind(
+        "vector_bits",
+        "codegen",
+        ("cpp.simdlen",),
+        (256,),
+        ("cpu",),
+        "compute in vectors of so many bits, where the processor has wider ones, too",
+        predictable=False,
+        rewrites=True,
     ),
     ChoiceKind(
         "fuse_across_tilings",
@@ -192,6 +227,7 @@ _TRANSLATED: dict[str, dict[Any, Any]] = {
     # Inductor's test of profitability of a combo kernel benchmarks at compile time; measuring
     # whole graphs is our job, so the choice is combined with leaving that out.
     "benchmark_combo_kernel": {True: False},
+    "cpp.enable_floating_point_contract_flag": {True: "fast"},
     "triton.tiling_prevents_pointwise_fusion": {True: False},
     "triton.tiling_prevents_reduction_fusion": {True: False},
 }
@@ -267,6 +303,11 @@ def variants(device_type: str) -> list[tuple[Choice, ...]]:
 def unpredictable(device_type: str) -> list[tuple[Choice, ...]]:
     """Like :func:`variants`, those that change nothing that the cost model sees."""
     return _single(kind for kind in CHOICES if not kind.predictable and device_type in kind.devices)
+
+
+def rewrites(choices: Iterable[Choice]) -> bool:
+    """Whether some of ``choices`` have kernels of the same nodes written otherwise."""
+    return any(not c.of_part and c.name in _BY_NAME and _BY_NAME[c.name].rewrites for c in choices)
 
 
 def _single(kinds: Iterable[ChoiceKind]) -> list[tuple[Choice, ...]]:

@@ -46,6 +46,9 @@ from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
 
 _Node = inductor_scheduler.BaseSchedulerNode
+#: Settings that the compiler of the kernels is called by and that leave no trace in their code,
+#: with the value that makes no difference.
+_FLAGS = {"cpp.enable_floating_point_contract_flag": "off"}
 _COMMENT = re.compile(r"^\s*(#|//).*\n?", re.MULTILINE)
 
 
@@ -62,7 +65,10 @@ class Program:
     @property
     def code_hash(self) -> str:
         """Hash of the code without its comments: equal hashes run equal kernels."""
-        return hashlib.sha256(_COMMENT.sub("", self.source).encode()).hexdigest()[:16]
+        flags = {name: self.settings.get(name, usual) for name, usual in _FLAGS.items()}
+        told = [f"{name}={value}" for name, value in flags.items() if value != _FLAGS[name]]
+        code = _COMMENT.sub("", self.source) + "".join(told)
+        return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def finishes(
     nodes: Sequence[Node],
     *needs: tuple[str, str],
     together: Sequence[tuple[str, str]] = (),
+    device: DeviceProfile = GPU,
 ) -> Finishes:
     buffers = [Buffer(f"buf_{n.name}", 4 * n.numel, "float32", False, True, ()) for n in nodes]
     inputs = [
@@ -78,7 +79,7 @@ def finishes(
     steps = [Step("fuse", *pair) for pair in together]
     plan = build_plan([node.name for node in nodes], steps)
     assert is_acyclic(problem, plan.groups)
-    return Finishes(plan, PlanCost(problem, GPU, Roofline(GPU)))
+    return Finishes(plan, PlanCost(problem, device, Roofline(device)))
 
 
 def test_small_kernels_of_one_depth_share_launches() -> None:
@@ -135,11 +136,11 @@ def test_kernels_that_take_the_time_are_tuned_each_code_once() -> None:
 
 def test_few_are_the_best_and_it_with_the_next() -> None:
     small = [kernel(f"op{i}", SMALL) for i in range(12)]
-    large = [kernel(f"large{i}", LARGE >> i) for i in range(4)]
+    large = [kernel(f"large{i}", LARGE << i) for i in range(4)]
     # Twelve launches of a microsecond are nothing beside the large ones.
     (only,) = finishes([*small, *large]).few()
     assert tunings(only.choices) and not combos(only.choices)
-    together, both = finishes([*small, kernel("medium", 1 << 20)]).few()
+    together, both = finishes([*small, kernel("medium", 1 << 23)]).few()
     assert combos(both.choices) == combos(together.choices) and combos(both.choices)
     # What does little but be launched is not tuned.
     assert tunings(together.choices) == {} and set(tunings(both.choices)) == {"medium"}
@@ -213,6 +214,29 @@ def test_a_short_reduction_in_two_kernels_might_be_one() -> None:
     # A value that is stored elsewhere is another one.
     other = msgspec.structs.replace(stored_sum(), buffer="buf_op0")
     assert uncut(problem, [other], GPU) == []
+
+
+@pytest.mark.parametrize(("numel", "grain"), [(4096, 4096), (40_000, 32_768), (1 << 20, None)])
+def test_short_loops_of_a_cpu_are_offered_one_thread(numel: int, grain: int | None) -> None:
+    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
+    found = finishes([kernel("a", numel), kernel("tiny", 64)], device=cpu)
+    offers = found.few()
+    assert [offer.choices for offer in offers] == (
+        [] if grain is None else [(Choice("parallel_grain", grain),)]
+    )
+    whole = [(Choice("multiply_add", True),)]
+    assert [offer.choices for offer in found.every(whole)] == whole
+
+
+def test_where_there_is_time_everything_is_tried_once() -> None:
+    nodes = [kernel(f"op{i}", SMALL) for i in range(12)] + [kernel("large", LARGE)]
+    found = finishes(nodes)
+    whole = (Choice("coordinate_descent", True),)
+    offers = found.every([whole])
+    assert offers[0].choices == whole and len({offer.choices for offer in offers}) == len(offers)
+    sets = [combos(offer.choices) for offer in offers if combos(offer.choices)]
+    assert sorted(len(names) for one in sets for names in one) == [4, 4, 8, 8, 12]
+    assert {"op0", "large"} <= {name for offer in offers for name in tunings(offer.choices)}
 
 
 def test_an_offer_is_added_to_what_is_chosen_already() -> None:
