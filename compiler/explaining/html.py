@@ -32,6 +32,7 @@ _SCRIPTS: Final = (
     "lists.js",
     "charts.js",
     "sections.js",
+    "lowering.js",
     "main.js",
 )
 #: What could end the element that the data stand in, or a line of a script; JSON may escape it.

@@ -40,7 +40,11 @@ function plain(value) {
 }
 
 // `aten.add.Tensor` and `<built-in function add>` as people say it.
-const operator = (name) => name.replace(/^aten\./, "").replace(/^<built-in \w+ (.+)>$/, "$1").split(".")[0];
+const operator = (name) =>
+  name
+    .replace(/^aten\./, "")
+    .replace(/^<built-in \w+ (.+)>$/, "$1")
+    .split(".")[0];
 
 // Lines by file, without folders: `model.py:12,15`.
 function places(sources) {
@@ -55,7 +59,9 @@ function places(sources) {
 }
 
 const few = (list, most, between = ", ") =>
-  list.length <= most ? list.join(between) : list.slice(0, most).join(between) + ` … ${list.length}`;
+  list.length <= most
+    ? list.join(between)
+    : list.slice(0, most).join(between) + ` … ${list.length}`;
 
 // One plan: its kernels with the data that flows between them.
 function makeSide(name, groups, nodes, edges, plan) {
@@ -66,17 +72,27 @@ function makeSide(name, groups, nodes, edges, plan) {
     const members = told.nodes.map((node) => byNode.get(node));
     const operators = [...new Set(told.operators.map(operator))];
     return {
-      side: name, at, told, members, operators,
+      side: name,
+      at,
+      told,
+      members,
+      operators,
       title: titleOf(told, operators),
       short: told.nodes.length > 1 ? `${told.nodes[0]} +${told.nodes.length - 1}` : told.nodes[0],
       idle: told.bound_by === "nothing",
       order: Math.min(...members.map((node) => node.at)),
-      into: [], from: [], only: false, twins: [], fusions: null, text: null,
+      into: [],
+      from: [],
+      only: false,
+      twins: [],
+      fusions: null,
+      text: null,
     };
   });
   const flows = new Map();
   for (const edge of edges) {
-    const from = of.get(edge.producer), to = of.get(edge.consumer);
+    const from = of.get(edge.producer),
+      to = of.get(edge.consumer);
     if (from === undefined || to === undefined || from === to) continue;
     const key = from * kernels.length + to;
     if (!flows.has(key)) flows.set(key, { from, to, buffers: new Map(), weak: true });
@@ -104,7 +120,11 @@ function titleOf(told, operators) {
 
 // Places and start times of the kernels, each after all that it needs.
 function inRunOrder(side) {
-  side.run = arranged(side.kernels.length, side.kernels.map((k) => k.order), side.flows);
+  side.run = arranged(
+    side.kernels.length,
+    side.kernels.map((k) => k.order),
+    side.flows,
+  );
   let start = 0;
   side.run.forEach((at, place) => {
     const kernel = side.kernels[at];
@@ -117,22 +137,35 @@ function inRunOrder(side) {
 
 // Indices so that every flow goes forward, else by `order`; a cycle is broken at its earliest.
 function arranged(count, order, flows) {
-  const needs = new Array(count).fill(0), next = Array.from({ length: count }, () => []);
+  const needs = new Array(count).fill(0),
+    next = Array.from({ length: count }, () => []);
   for (const flow of flows) {
     needs[flow.to] += 1;
     next[flow.from].push(flow.to);
   }
   const sorted = [...order.keys()].sort((a, b) => order[a] - order[b]);
   const rank = new Array(count);
-  sorted.forEach((at, place) => { rank[at] = place; });
-  const done = new Array(count).fill(false), ready = [], found = [];
+  sorted.forEach((at, place) => {
+    rank[at] = place;
+  });
+  const done = new Array(count).fill(false),
+    ready = [],
+    found = [];
   const push = (at) => {
     let place = ready.length;
     ready.push(at);
-    while (place && rank[ready[place - 1]] < rank[at]) { ready[place] = ready[place - 1]; place -= 1; }
+    while (place && rank[ready[place - 1]] < rank[at]) {
+      ready[place] = ready[place - 1];
+      place -= 1;
+    }
     ready[place] = at;
   };
-  sorted.slice().reverse().forEach((at) => { if (!needs[at]) push(at); });
+  sorted
+    .slice()
+    .reverse()
+    .forEach((at) => {
+      if (!needs[at]) push(at);
+    });
   let first = 0;
   while (found.length < count) {
     if (!ready.length) {
@@ -150,9 +183,13 @@ function arranged(count, order, flows) {
 
 // Kernels that both plans have, by their nodes; by what these compute where a lowering made others.
 function match(one, other, sameNodes) {
-  const key = (kernel) => sameNodes
-    ? [...kernel.told.nodes].sort().join(" ")
-    : kernel.members.map((node) => node.signature).sort().join(" ");
+  const key = (kernel) =>
+    sameNodes
+      ? [...kernel.told.nodes].sort().join(" ")
+      : kernel.members
+          .map((node) => node.signature)
+          .sort()
+          .join(" ");
   const left = new Map();
   for (const kernel of other.kernels) {
     const name = key(kernel);
@@ -161,11 +198,17 @@ function match(one, other, sameNodes) {
   }
   for (const kernel of one.kernels) {
     const twin = (left.get(key(kernel)) || []).shift();
-    if (twin) { kernel.twins = [twin]; twin.twins = [kernel]; } else kernel.only = true;
+    if (twin) {
+      kernel.twins = [twin];
+      twin.twins = [kernel];
+    } else kernel.only = true;
   }
   for (const rest of left.values()) for (const kernel of rest) kernel.only = true;
   if (!sameNodes) return;
-  for (const [from, to] of [[one, other], [other, one]]) {
+  for (const [from, to] of [
+    [one, other],
+    [other, one],
+  ]) {
     for (const kernel of from.kernels) {
       if (!kernel.only) continue;
       const places = new Set(kernel.told.nodes.map((node) => to.of.get(node)));
@@ -196,7 +239,9 @@ function makeGraph(told) {
   }
   graph.pairsOf = (kernel) => {
     if (kernel.side !== "default" && !sameNodes) return [];
-    kernel.fusions = kernel.fusions || [...new Set(kernel.told.nodes.flatMap((n) => touched.get(n) || []))];
+    kernel.fusions = kernel.fusions || [
+      ...new Set(kernel.told.nodes.flatMap((n) => touched.get(n) || [])),
+    ];
     return kernel.fusions;
   };
   const describe = new Map(told.nodes.map((node) => [node.name, node]));
@@ -204,7 +249,9 @@ function makeGraph(told) {
     if (pair.text === null) {
       const f = pair.told;
       const about = pair.nodes.flatMap((name) => [name, ...textOfNode(describe.get(name))]);
-      pair.text = [f.a, f.b, f.reason, f.detail, pair.state, ...f.blocked_by, ...about].join("\n").toLowerCase();
+      pair.text = [f.a, f.b, f.reason, f.detail, pair.state, ...f.blocked_by, ...about]
+        .join("\n")
+        .toLowerCase();
     }
     return pair.text;
   };
@@ -212,13 +259,24 @@ function makeGraph(told) {
 }
 
 const textOfNode = (node) =>
-  node ? [node.kind, ...node.operators, ...node.sources, ...node.modules, ...node.reads, ...node.writes] : [];
+  node
+    ? [
+        node.kind,
+        ...node.operators,
+        ...node.sources,
+        ...node.modules,
+        ...node.reads,
+        ...node.writes,
+      ]
+    : [];
 
 function textOfKernel(kernel) {
   if (kernel.text === null) {
     const { told, members } = kernel;
     const about = members.flatMap((node) => [node.name, ...textOfNode(node)]);
-    kernel.text = [told.kernel, told.bound_by, ...told.operators, ...about].join("\n").toLowerCase();
+    kernel.text = [told.kernel, told.bound_by, ...told.operators, ...about]
+      .join("\n")
+      .toLowerCase();
   }
   return kernel.text;
 }
@@ -226,11 +284,17 @@ function textOfKernel(kernel) {
 function makePair(told, at) {
   const together = told.together_chosen === null ? told.together : told.together_chosen;
   const allowed = told.legal && told.reason !== "rule";
-  const state = told.taken ? "taken"
-    : told.reason === "rule" ? "rule"
-    : together ? "together"
-    : !allowed ? "refused"
-    : told.predicted_gain_us > 0 ? "missed" : "idle";
+  const state = told.taken
+    ? "taken"
+    : told.reason === "rule"
+      ? "rule"
+      : together
+        ? "together"
+        : !allowed
+          ? "refused"
+          : told.predicted_gain_us > 0
+            ? "missed"
+            : "idle";
   const differs = told.together_chosen !== null && told.together_chosen !== told.together;
   return { told, at, state, differs, nodes: [...told.a_nodes, ...told.b_nodes], text: null };
 }

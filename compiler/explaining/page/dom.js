@@ -30,11 +30,15 @@ function once(work) {
   return () => {
     if (asked) return;
     asked = true;
-    requestAnimationFrame(() => { asked = false; work(); });
+    requestAnimationFrame(() => {
+      asked = false;
+      work();
+    });
   };
 }
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const colour = (name) =>
+  getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 function cut(text, most) {
   return text.length <= most ? text : text.slice(0, most - 1) + "…";
@@ -42,7 +46,32 @@ function cut(text, most) {
 
 // A table of few rows; the first row is the head.
 function smallTable(head, rows, label) {
-  return el("div", { class: "wide" }, el("table", { "aria-label": label },
-    el("thead", {}, el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)))),
-    el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell)))))));
+  return el(
+    "div",
+    { class: "wide" },
+    el(
+      "table",
+      { "aria-label": label },
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          head.map((text) => el("th", { scope: "col" }, text)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        rows.map((cells) =>
+          el(
+            "tr",
+            {},
+            cells.map((cell) => el("td", {}, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
 }

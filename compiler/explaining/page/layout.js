@@ -21,10 +21,12 @@ function layOut(graph) {
   for (let layer = 0; layer < layers; layer += 1) {
     const split = rows.map((r) => wrapped(r[layer] || []));
     const high = Math.max(...split.map((s) => s.length));
-    split.forEach((lines, s) => lines.forEach((line, at) => {
-      for (const kernel of line) kernel.y = y + at * (BOX.height + BOX.down);
-      placed[s].push(line);
-    }));
+    split.forEach((lines, s) =>
+      lines.forEach((line, at) => {
+        for (const kernel of line) kernel.y = y + at * (BOX.height + BOX.down);
+        placed[s].push(line);
+      }),
+    );
     y += high * (BOX.height + BOX.down);
   }
   graph.sides.forEach((side, s) => {
@@ -43,20 +45,29 @@ function wrapped(line) {
 
 // Layers of the kernels of all plans together, those that two plans share counted once.
 function commonRanks(sides) {
-  const index = new Map(), order = [];
+  const index = new Map(),
+    order = [];
   const of = (kernel) => {
     const twin = !kernel.only && kernel.twins.length === 1 ? kernel.twins[0] : null;
     const name = twin && kernel.side === "chosen" ? twin : kernel;
-    if (!index.has(name)) { index.set(name, order.length); order.push(kernel.order); }
+    if (!index.has(name)) {
+      index.set(name, order.length);
+      order.push(kernel.order);
+    }
     return index.get(name);
   };
   for (const side of sides) side.kernels.forEach(of);
-  const seen = new Set(), flows = [];
+  const seen = new Set(),
+    flows = [];
   for (const side of sides) {
     for (const flow of side.flows) {
-      const from = of(side.kernels[flow.from]), to = of(side.kernels[flow.to]);
+      const from = of(side.kernels[flow.from]),
+        to = of(side.kernels[flow.to]);
       const key = from * order.length + to;
-      if (!seen.has(key)) { seen.add(key); flows.push({ from, to }); }
+      if (!seen.has(key)) {
+        seen.add(key);
+        flows.push({ from, to });
+      }
     }
   }
   const found = longest(order.length, order, flows);
@@ -67,14 +78,22 @@ function commonRanks(sides) {
 function longest(count, order, flows) {
   const run = arranged(count, order, flows);
   const place = new Array(count);
-  run.forEach((at, p) => { place[at] = p; });
+  run.forEach((at, p) => {
+    place[at] = p;
+  });
   const forward = flows.filter((flow) => place[flow.from] < place[flow.to]);
-  const from = Array.from({ length: count }, () => []), into = Array.from({ length: count }, () => []);
-  for (const flow of forward) { from[flow.to].push(flow.from); into[flow.from].push(flow.to); }
+  const from = Array.from({ length: count }, () => []),
+    into = Array.from({ length: count }, () => []);
+  for (const flow of forward) {
+    from[flow.to].push(flow.from);
+    into[flow.from].push(flow.to);
+  }
   const rank = new Array(count).fill(0);
-  for (const at of run) for (const other of from[at]) rank[at] = Math.max(rank[at], rank[other] + 1);
+  for (const at of run)
+    for (const other of from[at]) rank[at] = Math.max(rank[at], rank[other] + 1);
   for (const at of run) {
-    if (!from[at].length && into[at].length) rank[at] = Math.min(...into[at].map((o) => rank[o])) - 1;
+    if (!from[at].length && into[at].length)
+      rank[at] = Math.min(...into[at].map((o) => rank[o])) - 1;
   }
   return rank;
 }
@@ -97,13 +116,16 @@ function across(side, lines) {
   const step = BOX.width + BOX.across;
   for (const line of lines) {
     line.sort((a, b) => a.order - b.order);
-    line.forEach((kernel, at) => { kernel.x = (at - (line.length - 1) / 2) * step; });
+    line.forEach((kernel, at) => {
+      kernel.x = (at - (line.length - 1) / 2) * step;
+    });
   }
   for (let sweep = 0; sweep < 4; sweep += 1) {
     const down = sweep % 2 === 0;
     for (const line of down ? lines : [...lines].reverse()) settle(side, line, down, step);
   }
-  let left = Infinity, right = -Infinity;
+  let left = Infinity,
+    right = -Infinity;
   for (const kernel of side.kernels) {
     left = Math.min(left, kernel.x);
     right = Math.max(right, kernel.x);
@@ -116,8 +138,9 @@ function across(side, lines) {
 function settle(side, line, down, step) {
   const wanted = new Map();
   for (const kernel of line) {
-    const near = (down ? kernel.from.map((f) => f.from) : kernel.into.map((f) => f.to))
-      .map((at) => side.kernels[at].x);
+    const near = (down ? kernel.from.map((f) => f.from) : kernel.into.map((f) => f.to)).map(
+      (at) => side.kernels[at].x,
+    );
     wanted.set(kernel, near.length ? near.reduce((a, b) => a + b, 0) / near.length : kernel.x);
   }
   line.sort((a, b) => wanted.get(a) - wanted.get(b) || a.order - b.order);
