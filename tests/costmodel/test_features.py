@@ -121,7 +121,8 @@ def test_features_are_finite_and_do_not_depend_on_order_or_batch(
     model = Roofline(profile)
     whole = model.predict(rows).us
     assert np.array_equal(whole, [model.predict(row[None]).us[0] for row in rows])
-    assert (whole >= profile.launch_us).all()
+    assert (whole > 0).all()
+    assert profile.kind == "cpu" or (whole >= profile.launch_us).all()
     assert np.array_equal(whole, roofline_us(rows, profile))
 
 
