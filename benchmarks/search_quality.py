@@ -39,50 +39,66 @@ PROGRAMS: tuple[str, ...] = (
         f"{name}-{dtype}"
         for dtype in ("fp32", "bf16")
         for name in (
-            "focal_loss",
-            "label_smoothing",
             "distillation",
             "per_token_linear",
-            "axes",
             "kv_cache_decode",
-            "llama_block",
             "vision_block",
             "encoder_block",
-            "gated_mlp_step",
+            "label_smoothing",
         )
+    ),
+    *(
+        f"generated:{name}"
+        for name in (
+            "layer_norm/3-0",
+            "layer_norm/4-0",
+            "batch_norm/3-2",
+            "group_norm/3-3",
+            "group_norm/4-3",
+            "attention/4-5",
+            "cross_entropy/3-7",
+            "cross_entropy/4-7",
+            "kl_divergence/3-9",
+            "sgd/3-12",
+            "factored/3-14",
+            "factored/4-14",
+            "gated_mlp/3-16",
+            "gated_mlp/4-16",
+            "embedding/3-24",
+            "embedding/4-24",
+            "full_reduction/3-37",
+        )
+    ),
+    # Those that have fewer plans on a CPU may have more on a GPU.
+    *(
+        f"{name}-{dtype}"
+        for dtype in ("fp32", "bf16")
+        for name in ("focal_loss", "axes", "llama_block", "gated_mlp_step")
     ),
     "graph_attention-fp32",
     *(
         f"generated:{name}"
         for name in (
-            "layer_norm/3-0",
             "rms_norm/3-1",
-            "batch_norm/3-2",
-            "group_norm/3-3",
             "attention/3-5",
-            "cross_entropy/3-7",
-            "kl_divergence/3-9",
-            "sgd/3-12",
-            "factored/3-14",
-            "gated_mlp/3-16",
             "composed/3-17",
             "eight_bit_floats/3-21",
-            "embedding/3-24",
             "reduction/3-28",
-            "pointwise_chain/3-31",
             "many_users/3-32",
         )
     ),
 )
-#: Strategies in the order in which they are told, with how they are drawn.
+#: Strategies in the order in which they are told, with how they are drawn: colour,
+#: line, width.
 STRATEGIES = {
-    "greedy, Inductor": ("black", ":"),
-    "greedy, model": ("tab:orange", ":"),
-    "random": ("tab:gray", "--"),
-    "random, model": ("tab:purple", "--"),
-    "annealing, model": ("tab:green", "-."),
-    "beam, model": ("tab:blue", "-"),
-    "all plans, model": ("tab:red", "-"),
+    "greedy, Inductor": ("black", ":", 1.5),
+    "greedy, model": ("tab:orange", ":", 1.5),
+    "random": ("tab:gray", "--", 1.5),
+    "random, model": ("tab:purple", "--", 1.5),
+    # Many coincide, so that what is drawn first is drawn broader.
+    "all plans, model": ("mistyrose", "-", 7),
+    "annealing, model": ("lightgreen", "-", 4),
+    "beam, model": ("tab:blue", "-", 1.5),
 }
 
 
@@ -245,9 +261,11 @@ def _draw(graphs: Sequence[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(9, 4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=False)
     for axes, at, title in zip(panels, (0, 1), ("median", "90th percentile"), strict=True):
-        for name, (color, style) in STRATEGIES.items():
+        for name, (color, style, width) in STRATEGIES.items():
             values = [100 * quantiles(graphs, name, k)[at] for k in KS]
-            axes.plot(KS, values, style, color=color, marker="o", markersize=3, label=name)
+            axes.plot(
+                KS, values, style, color=color, lw=width, marker="o", markersize=3, label=name
+            )
         axes.set_xscale("log", base=2)
         axes.set_xticks(KS, [str(k) for k in KS])
         axes.set(

@@ -201,9 +201,9 @@ def test_a_real_graph_is_measured(scripts, tmp_path: Path) -> None:
     module = scripts["one_search"]
     order = module.Order(device="cpu", home=str(tmp_path), seconds=4.0, most=50, scale=0.1)
     runner = module._Runner(order)
-    runner.run("generated:many_users/3-32")
+    runner.run("generated:layer_norm/3-0")
     (told,) = runner.found
-    assert told["kind"] == "inference" and told["partitions"] >= 3
+    assert told["kind"] == "inference" and told["partitions"] >= 6
     assert told["plans"] >= told["partitions"] and 2 <= told["codes"] <= told["plans"]
     # On a machine that is busy there may be no time for enough rounds.
     if told["skipped"] is None:

@@ -143,7 +143,8 @@ def test_unknown_model(invoke: Invoke, refused: Refused, targets: Path, home: Pa
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--budget", "long"), ("--budget", "0"), ("--trials", "0"), ("--top-k", "0")]
+    "arguments",
+    [("--budget", "long"), ("--trials", "0"), ("--top-k", "0"), ("--objective", "beauty")],
 )
 def test_bad_limits(invoke: Invoke, targets: Path, arguments: tuple[str, str]) -> None:
     result = invoke("search", f"{targets}:inference", *arguments)
