@@ -32,7 +32,7 @@ from fusewise.commands.output import (
 
 if TYPE_CHECKING:
     from fusewise.compiler.offline import SearchedProgram, Standing
-    from fusewise.compiler.trials import SearchedGraph
+    from fusewise.compiler.searched import SearchedGraph
     from fusewise.compiler.trying import Foreseen
     from fusewise.schedule.schedule import Candidate
     from fusewise.search.objective import Objective
@@ -123,7 +123,7 @@ def search(
     import optuna
 
     from fusewise.compiler.offline import search_program
-    from fusewise.compiler.trials import Effort
+    from fusewise.compiler.searched import Effort
     from fusewise.datasets.corpora import on_device
     from fusewise.datasets.target import load_target
     from fusewise.schedule.plan_file import write_plan_file

@@ -15,8 +15,9 @@ from typing import Any
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.options import Options
 from fusewise.compiler.plan_files import new_plan_file
+from fusewise.compiler.searched import Effort, SearchedGraph
 from fusewise.compiler.session import Session
-from fusewise.compiler.trials import Effort, GraphSearch, SearchedGraph
+from fusewise.compiler.trials import GraphSearch
 from fusewise.compiler.visiting import size_of, visit_graphs
 from fusewise.datasets.corpus import GraphSample
 from fusewise.schedule.plan_file import PlanFile

@@ -9,8 +9,9 @@ import torch
 from click.testing import Result
 
 from fusewise.compiler import reports
+from fusewise.compiler.offering import choice_space
 from fusewise.compiler.offline import Standing, search_program
-from fusewise.compiler.trials import Effort, choice_space
+from fusewise.compiler.searched import Effort
 from fusewise.datasets.store import Store
 from fusewise.datasets.target import load_target
 from fusewise.schedule.plan_file import read_plan_file

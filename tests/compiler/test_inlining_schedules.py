@@ -23,8 +23,8 @@ from fusewise.compiler.alternatives import (
 )
 from fusewise.compiler.inductor.driver import Applier
 from fusewise.compiler.notices import FusewiseWarning
+from fusewise.compiler.offering import choice_space
 from fusewise.compiler.survey import Predictor, Survey, survey, survey_all
-from fusewise.compiler.trials import choice_space
 from fusewise.costmodel.device import DeviceProfile, device_profile
 from fusewise.costmodel.registry import load_model
 from fusewise.datasets.rows import CandidateSummary, DecisionRow, GraphRow, Row, ScheduleRow
