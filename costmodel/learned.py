@@ -1,4 +1,4 @@
-"""The learned cost model: a straight line and LightGBM on the log of measured over roofline time.
+"""The learned cost model: LightGBM on the log of measured over roofline time.
 
 :class:`LearnedCostModel` is an estimator after scikit-learn's conventions, from arrays to arrays.
 What it becomes once fitted is a ``TrainedModel``. It reads no store, does not split training from
@@ -20,7 +20,6 @@ from fusewise.costmodel.calibration import calibrate
 from fusewise.costmodel.familiar import familiarise, kinds_of
 from fusewise.costmodel.feature_table import FEATURES
 from fusewise.costmodel.interface import FloatArray, Prediction
-from fusewise.costmodel.linear import Linear
 from fusewise.costmodel.roofline import check_features, roofline_us
 from fusewise.costmodel.trained import TrainedModel, design
 from fusewise.schedule.errors import ModelError
@@ -74,7 +73,6 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         colsample_bytree: float = 0.7,
         reg_lambda: float = 1.0,
         objective: str = "fair",
-        ridge: float = 100.0,
         confidence: float = 0.9,
         folds: int = 5,
         margin: float = 1.0,
@@ -86,7 +84,6 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n_estimators, num_leaves, learning_rate, min_child_samples, subsample, colsample_bytree,
             reg_lambda, objective: as LightGBM has them. Of ``fair`` the constant is 0.3: relative
             errors count by their square up to about 30 %, by their size beyond.
-        ridge: strength of the ridge of the linear part that the trees start from, in rows.
         confidence: part of measured times that the interval should hold.
         folds: parts that the groups (or rows) are cut into for the intervals, each of which is
             predicted by trees of the others; two at least. The trees that are kept saw all.
@@ -103,7 +100,6 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.colsample_bytree = colsample_bytree
         self.reg_lambda = reg_lambda
         self.objective = objective
-        self.ridge = ridge
         self.confidence = confidence
         self.folds = folds
         self.margin = margin
@@ -135,13 +131,12 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         matrix, target = design(x, base), np.log(y / base)
         labels = _labels(len(y), groups)
         folds = self._folds(labels)
-        linear, booster = self._train(matrix, target)
+        booster = self._train(matrix, target)
         # Each row as trees see it that saw nothing of its group.
         ratio = np.empty(len(y))
         for fitted, held in folds:
-            straight, trees = self._train(matrix[fitted], target[fitted])
-            ratio[held] = straight.predict(matrix[held])
-            ratio[held] += np.asarray(trees.predict(matrix[held], num_threads=1))
+            trees = self._train(matrix[fitted], target[fitted])
+            ratio[held] = np.asarray(trees.predict(matrix[held], num_threads=1))
         rows = np.sort(np.concatenate([held for _, held in folds]))
         error = target - ratio
         expected = np.empty(len(y))
@@ -164,7 +159,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             x, log_base, labels, folds, margin=self.margin, false_alarms=self.false_alarms
         )
         self.model_ = TrainedModel(
-            linear, booster.model_to_string(), difficulty.model_to_string(), calibration, familiar
+            booster.model_to_string(), difficulty.model_to_string(), calibration, familiar
         )
         self.n_features_in_ = x.shape[1]
         return self
@@ -187,10 +182,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Row numbers to fit to and held out; rows that are never held out give no intervals."""
         return folds_of(labels, self.folds)
 
-    def _train(self, matrix: FloatArray, target: FloatArray) -> tuple[Linear, lightgbm.Booster]:
+    def _train(self, matrix: FloatArray, target: FloatArray) -> lightgbm.Booster:
         import lightgbm
-
-        linear = Linear.fit(matrix, target, self.ridge)
 
         parameters = {
             "objective": self.objective,
@@ -210,9 +203,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if self.objective == "fair":
             parameters["fair_c"] = _FAIR
         names = [feature.name for feature in FEATURES] + ["roofline"]
-        left = target - linear.predict(matrix)
-        data = lightgbm.Dataset(matrix, label=left, feature_name=names, free_raw_data=True)
-        return linear, lightgbm.train(parameters, data, num_boost_round=self.n_estimators)
+        data = lightgbm.Dataset(matrix, label=target, feature_name=names, free_raw_data=True)
+        return lightgbm.train(parameters, data, num_boost_round=self.n_estimators)
 
     def _train_difficulty(self, matrix: FloatArray, error: FloatArray) -> lightgbm.Booster:
         """A booster of the absolute error [n] of the log ratio, from the design and the ratio."""

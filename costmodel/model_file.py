@@ -1,8 +1,8 @@
 """Trained models as files: one JSON text, ``<name>.fusewise.json``, that vouches for itself.
 
-The file holds the linear part, the trees as LightGBM's text, what is known of their errors, and a
-manifest that says what the model was trained on and for. Nothing is pickled, so reading one runs no
-code of its author. Which of several models to use is the business of the registry.
+The file holds the trees as LightGBM's text, what is known of their errors, and a manifest that says
+what the model was trained on and for. Nothing is pickled, so reading one runs no code of whoever
+wrote it. Which of several models to use is the business of the registry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_DIGEST, FEATURES_VERSION
-from fusewise.costmodel.linear import Linear
 from fusewise.costmodel.trained import TrainedModel
 from fusewise.schedule.errors import ModelError
 
@@ -28,7 +27,7 @@ _T = TypeVar("_T")
 
 SUFFIX: Final = ".fusewise.json"
 _FORMAT: Final = "fusewise cost model"
-#: 2: the linear part, the difficulty and what is familiar came in.
+#: 2: the difficulty and what is familiar came in.
 FORMAT_VERSION: Final = 2
 _TRAIN: Final = "train a model with train-costmodel, or choose another file"
 
@@ -46,6 +45,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     features_version: int = FEATURES_VERSION
     features_digest: str = FEATURES_DIGEST
     feature_names: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
+    #: Keys of other devices whose kernels it was trained on, too.
+    companions: tuple[str, ...] = ()
     #: Hash of the kernels trained on, and how many kernels, graphs and families they are.
     dataset_hash: str = ""
     kernels: int = 0
@@ -80,7 +81,6 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
     calibration: Calibration
     familiar: Familiar
-    linear: Linear
     difficulty: str
     trees: str
 
@@ -104,7 +104,6 @@ def write_model(saved: SavedModel, path: Path) -> None:
             manifest=saved.manifest,
             calibration=saved.model.calibration,
             familiar=saved.model.familiar,
-            linear=saved.model.linear,
             difficulty=saved.model.difficulty,
             trees=saved.model.trees,
         )
@@ -163,7 +162,6 @@ def read_model(path: Path) -> SavedModel:
         )
     content = _decode(bytes(file.content), _Content, path)
     model = TrainedModel(
-        content.linear,
         content.trees,
         content.difficulty,
         content.calibration,

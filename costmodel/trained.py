@@ -17,7 +17,6 @@ from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
-from fusewise.costmodel.linear import Linear
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
 from fusewise.schedule.errors import ModelError
 
@@ -29,7 +28,6 @@ class TrainedModel:
 
     def __init__(
         self,
-        linear: Linear,
         trees: str,
         difficulty: str,
         calibration: Calibration,
@@ -39,23 +37,21 @@ class TrainedModel:
     ) -> None:
         """``trees`` and ``difficulty`` are texts of LightGBM boosters.
 
-        Linear part and trees see the features and the log roofline, and add up to the log of time
-        over roofline; the difficulty sees that as well, and gives the absolute error to expect.
+        The trees see the features and the log roofline, and give the log of time over roofline;
+        the difficulty sees that as well, and gives the absolute error to expect.
         """
-        self.linear = linear
         self.trees = trees
         self.difficulty = difficulty
         self.calibration = calibration
         self.familiar = familiar
         self.name = name
         parts = (trees.encode(), difficulty.encode(), calibration.encode())
-        text = b"".join((*parts, msgspec.json.encode((linear, familiar))))
+        text = b"".join((*parts, msgspec.json.encode(familiar)))
         self.id = f"learned-{FEATURES_VERSION}-{hashlib.sha256(text).hexdigest()[:16]}"
 
     def renamed(self, name: str) -> TrainedModel:
         """The same model under another name; its ``id`` stays."""
         return TrainedModel(
-            self.linear,
             self.trees,
             self.difficulty,
             self.calibration,
@@ -96,8 +92,7 @@ class TrainedModel:
         base = roofline_us(features)
         log_base = np.log(base)
         matrix = np.column_stack([features, log_base])
-        ratio = self.linear.predict(matrix)
-        ratio += self._booster.predict(matrix)
+        ratio = self._booster.predict(matrix)
         difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]))
         cal = self.calibration
         at = cal.bins(log_base)
@@ -122,10 +117,9 @@ class TrainedModel:
         return Prediction(np.exp(middle), np.exp(middle - width), np.exp(middle + width), source)
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
-        """What each column adds to the log ratio, shape [n, F + 2], the mean of all rows last.
+        """SHAP values of the trees' log ratio, shape [n, F + 2], the mean of all rows last.
 
-        SHAP values of the trees, with what the linear part adds. ``matrix`` is as :func:`design`
-        makes it; each row adds up to the ratio that both predict together.
+        ``matrix`` is as :func:`design` makes it; each row adds up to what the trees predict.
         """
         import lightgbm
 
@@ -133,8 +127,6 @@ class TrainedModel:
         values: FloatArray = np.asarray(
             booster.predict(matrix, num_threads=1, pred_contrib=True), dtype=np.float64
         )
-        values[:, :-1] += self.linear.parts(matrix)
-        values[:, -1] += self.linear.offset
         return values
 
 

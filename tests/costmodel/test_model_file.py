@@ -132,6 +132,6 @@ def test_files_that_cannot_be_written_are_refused(saved: SavedModel, tmp_path: P
 
 def test_trees_that_lightgbm_refuses_are_refused(saved: SavedModel, kernels: Any):
     good = saved.model
-    model = TrainedModel(good.linear, "no trees", good.difficulty, good.calibration, good.familiar)
+    model = TrainedModel("no trees", good.difficulty, good.calibration, good.familiar)
     with pytest.raises(ModelError, match="its trees cannot be read"):
         model.predict(kernels(60, 1).features)

@@ -103,7 +103,7 @@ def test_a_model_of_an_older_form(trained: tuple[Path, Path], tmp_path: Path):
     store, model = trained
     file: dict[str, Any] = msgspec.json.decode(model.read_bytes())
     file["format_version"] = 1
-    for part in ("linear", "difficulty", "familiar"):
+    for part in ("difficulty", "familiar"):
         del file["content"][part]
     content = msgspec.json.encode(file["content"])
     file["checksum"] = hashlib.sha256(content).hexdigest()
