@@ -78,7 +78,7 @@ be best. Reasons are in docs/refusals.md; scores are Inductor's.
 )
 @click.option(
     "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write a page to look at, in one file that needs nothing beside it. Implies --predicted.",
 )

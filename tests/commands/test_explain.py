@@ -129,6 +129,21 @@ def test_a_page_to_look_at(explain: Invoke, refused: Refused, tmp_path: Path) ->
         == told["graphs"]
     )
     refused(explain("inference", "--html", tmp_path / "nowhere" / "a.html"), "no folder", "nowhere")
+    refused(explain("inference", "--html", tmp_path), "is a folder")
+
+
+@pytest.mark.gpu
+def test_a_page_of_a_program_on_a_gpu(explain: Invoke, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    result = explain("training", "--device", "cuda", "--measure", "--html", page, "--json")
+    assert result.exit_code == 0, result.output
+    graphs = json.loads(result.stdout)["graphs"]
+    assert [graph["kind"] for graph in graphs] == ["forward", "backward"]
+    for graph in graphs:
+        assert graph["device"].startswith("cuda") and graph["not_measured"] == ""
+        assert graph["candidates"][0]["default"] and graph["default_groups"]
+        assert any(group["measured_us"] for group in graph["groups"])
+        assert graph["key"] in page.read_text("utf-8")
 
 
 def test_explain_from_python(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
