@@ -70,10 +70,11 @@ def load_model(name_or_path: str | None, profile: DeviceProfile, home: Path) -> 
     """The cost model to use on the device of ``profile``.
 
     ``None`` takes the newest model trained for the device's key in ``<home>/models/``, else a
-    shipped one for that key, else the shipped one of the nearest device of its kind, else the
-    roofline. ``"roofline"`` takes that. Any other text is a name that :func:`list_models` gives or
-    a path. A model of another device of the same kind is borrowed, which its name, the source of
-    its predictions and their intervals say; one of another kind gives its roofline.
+    shipped one for that key, else one that was trained on its kernels too, else the shipped one of
+    the nearest device of its kind, else the roofline. ``"roofline"`` takes that. Any other text is
+    a name that :func:`list_models` gives or a path. A model of another device of the same kind is
+    borrowed, which its name, the source of its predictions and their intervals say; one of another
+    kind gives its roofline.
 
     Raises:
         ModelError: no such model, or a file that :func:`read_model` refuses.
@@ -85,6 +86,9 @@ def load_model(name_or_path: str | None, profile: DeviceProfile, home: Path) -> 
     entries = [entry for entry in list_models(home) if entry.usable]
     for entry in entries:
         if entry.manifest.profile.key == profile.key:
+            return read_model(entry.path).model
+    for entry in entries:
+        if profile.key in entry.manifest.companions:
             return read_model(entry.path).model
     apart = [
         (distance(entry.manifest.profile, profile), at)
@@ -99,7 +103,8 @@ def load_model(name_or_path: str | None, profile: DeviceProfile, home: Path) -> 
 def _on(saved: SavedModel, profile: DeviceProfile) -> CostModel:
     """The model on the device of ``profile``, be it the one that it was trained on or not."""
     trained = saved.manifest.profile
-    if trained.key == profile.key or trained.kind != profile.kind:
+    known = {trained.key, *saved.manifest.companions}
+    if profile.key in known or trained.kind != profile.kind:
         return saved.model
     return BorrowedModel(saved.model, trained, profile)
 

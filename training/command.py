@@ -69,6 +69,9 @@ _WITH_PROBE: Final = ("probe", "store", "seed")
     help="Adapt the model of this dataset (h200), or of the store or model in this file.",
 )
 @click.option(
+    "--together", is_flag=True, help="Train on the kernels of all devices of the same kind."
+)
+@click.option(
     "--hold-out",
     multiple=True,
     metavar="FAMILY",
@@ -129,6 +132,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str | None
     device: str | None
     base: str | None
+    together: bool
     hold_out: tuple[str, ...]
     out: Path | None
     seed: int
@@ -168,6 +172,7 @@ def _work(
             base=wanted.base,
             curve=wanted.learning_curve or wanted.report is not None,
             strange=wanted.out_of_range or wanted.report is not None,
+            together=wanted.together,
             progress=progress,
         )
     if wanted.report is not None:
@@ -192,7 +197,7 @@ def _evaluate(
         seen = entries[0].manifest.families if entries else ()
     elif model != Roofline.name:
         manifest = read_manifest(find_model(model, source.home))
-        if manifest.profile.key != profile.key:
+        if profile.key not in (manifest.profile.key, *manifest.companions):
             raise ModelError(
                 f"trained on {manifest.profile.key}, the kernels are of {profile.key}",
                 subject=f"model {model}",
@@ -229,7 +234,9 @@ def _check(wanted: _Options) -> None:
         if others:
             cause = f"only measures this device, so {', '.join(others)} has no meaning"
             _refuse("--probe", cause, "leave one of them out")
-    trains = wanted.given("out", "tune", "hold_out", "base", "learning_curve", "hold_back")
+    trains = wanted.given(
+        "out", "tune", "hold_out", "base", "together", "learning_curve", "hold_back"
+    )
     if wanted.model is not None and not wanted.evaluate_only:
         _refuse(
             "--model", "names a model to judge, but one would be trained", "add --evaluate-only"
@@ -238,7 +245,7 @@ def _check(wanted: _Options) -> None:
         cause = f"nothing is trained with it, so {', '.join(trains)} has no meaning"
         _refuse("--evaluate-only", cause, "leave one of them out")
     others = wanted.given(
-        "out", "tune", "hold_out", "base", "learning_curve", "out_of_range", "report"
+        "out", "tune", "hold_out", "base", "together", "learning_curve", "out_of_range", "report"
     )
     if wanted.hold_back is not None and others:
         cause = f"only shows a learning curve, so {', '.join(others)} has no meaning"
@@ -246,6 +253,9 @@ def _check(wanted: _Options) -> None:
     if wanted.base is not None and wanted.tune:
         cause = "searches parameters for kernels alone, a base brings its own"
         _refuse("--tune", cause, "leave it out, or tune the base when that is trained")
+    if wanted.base is not None and wanted.together:
+        cause = "brings kernels of other devices, and so does --base"
+        _refuse("--together", cause, "leave one of them out")
     if wanted.dataset is not None and wanted.store is not None:
         _refuse(
             "--dataset",

@@ -29,6 +29,7 @@ from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
 from fusewise.training.adapt import Adaptation, AdaptedCostModel
 from fusewise.training.base import open_base
+from fusewise.training.companions import Companions
 from fusewise.training.curve import CurvePoint, learning_curve
 from fusewise.training.evaluate import Evaluation, Judge
 from fusewise.training.judged import JudgedKernels, judged_schedules
@@ -91,6 +92,7 @@ def train(
     base: str | None = None,
     curve: bool = False,
     strange: bool = False,
+    together: bool = False,
     progress: Progress = lambda _: None,
 ) -> Trained:
     """Train on kernels of the device of ``profile``, judge, save and record.
@@ -107,6 +109,7 @@ def train(
         base: dataset, store or model to adapt; ``fusewise.training.base.open_base`` says more.
         curve: whether to make the learning curve, too.
         strange: whether to leave classes and sizes out, too, and see if that is noticed.
+        together: whether to train on the kernels of all devices of the same kind.
         progress: told in a few words what is being done.
 
     Raises:
@@ -133,9 +136,12 @@ def train(
             open_base(base, source.home, seed=seed, progress=progress), profile, source.problems()
         )
     families = sorted({str(family) for family in held.family if family})
+    companions = Companions(source, profile) if together else None
 
     def fit(chosen: KernelSamples, by: Labels, leave_out: Collection[str]) -> LearnedCostModel:
         progress(f"fitting to {len(chosen)} kernels")
+        if companions is not None:
+            chosen, by = companions.beside(chosen, by, leave_out)
         if adaptation is None:
             plain: LearnedCostModel = clone(estimator)
             return plain.fit(chosen.features, chosen.median_us, by)
@@ -165,7 +171,11 @@ def train(
     # Families that come back for the last fit may come from the base, too.
     out_for_good = set(families) - {str(family) for family in final.family}
     kept = fit(final, split.labels[split.final], out_for_good)
+    if companions is not None:
+        final, _ = companions.beside(final, split.labels[split.final], out_for_good)
     manifest = _manifest(kept, final, profile, found, source, adaptation)
+    if companions is not None:
+        manifest = msgspec.structs.replace(manifest, companions=companions.devices)
     model = kept.model_.renamed(manifest.name)
     path = save_model(SavedModel(model, manifest), source.home, out)
     source.record(
