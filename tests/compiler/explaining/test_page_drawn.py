@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusewise.compiler.explaining.report import ExplainedGraph, ExplainedProgram
+from fusewise.compiler.explaining.report import ExplainedGraph, ExplainedProgram, Side, Why
+from fusewise.compiler.reports import RuleReport, RulesReport
+from fusewise.costmodel.attribution import Attribution, Contribution
 
 pytest.importorskip("jinja2")
 
@@ -223,3 +225,86 @@ def test_plans_of_other_nodes_are_compared_by_what_they_compute(
     assert len(page.all("[data-side=default] g.kernel.only")) == len(only[0])
     assert len(page.all("[data-side=chosen] g.kernel.only")) == len(only[1])
     assert "by what they compute" in page.text("#summary")
+
+
+def test_one_fusion_is_told_with_what_drives_it(show: Show, small: ExplainedProgram) -> None:
+    (graph,) = small.graphs
+
+    def side(nodes: tuple[str, ...], us: float, *, passes: float) -> Side:
+        told = Contribution(feature="passes", value=passes, unit="count", shap=0.5, factor=1.65)
+        return Side(
+            nodes=nodes,
+            predicted_us=us,
+            predicted_low_us=us / 2,
+            predicted_high_us=us * 2,
+            predicted_by="learned",
+            attribution=Attribution(
+                roofline_us=us,
+                launch_us=1.0,
+                memory_us=us,
+                arithmetic_us=0.5,
+                contributions=(told,),
+            ),
+        )
+
+    why = Why(
+        a="op0",
+        b="op1",
+        a_nodes=("op0",),
+        b_nodes=("op1",),
+        change="removed",
+        plan="store",
+        legal=True,
+        reason="",
+        detail="",
+        fusion=graph.possible_fusions[0],
+        before=(side(("op0", "op1"), 8.0, passes=2),),
+        after=(side(("op0",), 3.0, passes=1), side(("op1",), 4.0, passes=1)),
+        predicted_us=100.0,
+        predicted_changed_us=99.0,
+        predicted_gain_us=1.0,
+        predicted_gain_low_us=-10.0,
+        predicted_gain_high_us=12.5,
+        not_measured="no time",
+    )
+    page = show(msgspec.structs.replace(small, graphs=(msgspec.structs.replace(graph, why=why),)))
+    told = page.text("#why").replace("\u00a0", " ")
+    for part in ("op0 with op1", "removed", "1.00 µs (-10 to 13)", "99.0 µs", "taken", "no time"):
+        assert part in told
+    assert "before op0+op1" in told and "2: ×1.65" in told
+    assert not show(small).one("#why").is_displayed()
+
+
+def test_rules_and_what_was_not_measured_are_told(show: Show, small: ExplainedProgram) -> None:
+    (graph,) = small.graphs
+    rules = RulesReport(
+        rules=(RuleReport("rule 1: never fuse a with b", 2, 1, True), RuleReport("x", 0, 0, False)),
+        conflicts=("rule 1 against rule 2",),
+        unkept=("rule 2: cannot be",),
+    )
+    changed = msgspec.structs.replace(graph, rules=rules, not_measured="the process is gone")
+    told = show(msgspec.structs.replace(small, graphs=(changed,))).text("#summary")
+    for part in ("never fuse a with b: 2 nodes, 1 pairs", "x: matches nothing", "against rule 2"):
+        assert part in told
+    assert "cannot be" in told and "Not measured: the process is gone" in told
+
+
+def test_what_happened_before_the_scheduler(show: Show, small: ExplainedProgram) -> None:
+    page, (graph,) = show(small), small.graphs
+    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.settle()
+    told = page.text("#lowering")
+    inlined = sum(d.outcome == "inline" for d in graph.inlining)
+    assert f"{inlined} of {len(graph.inlining)} values inlined" in told
+    for part in ("joint", "−1 add.Tensor", "add_1", "no rule wants it stored"):
+        assert part in told
+
+
+def test_light_and_dark_are_changed_by_hand(show: Show, small: ExplainedProgram) -> None:
+    page = show(small)
+    back = "return getComputedStyle(document.body).backgroundColor"
+    first = page.run(back)
+    page.click("#theme")
+    assert page.run(back) != first
+    page.click("#theme")
+    assert page.run(back) == first
