@@ -47,9 +47,11 @@ def visit_graphs(
     except FusewiseError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()
+        # What Dynamo wraps says in its first line only that something was raised.
+        cause = getattr(error, "inner_exception", error)
+        lines = str(cause).strip().splitlines()
         raise CorpusError(
-            f"it does not run compiled: {type(error).__name__}: {lines[0] if lines else ''}",
+            f"it does not run compiled: {type(cause).__name__}: {lines[0] if lines else ''}",
             subject=sample.name,
             remedy="run it without torch.compile, and with its stock backend, to see why",
         ) from error

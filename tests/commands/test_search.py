@@ -9,11 +9,16 @@ import torch
 from click.testing import Result
 
 from fusewise.compiler import reports
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.offering import choice_space
 from fusewise.compiler.offline import Standing, search_program
+from fusewise.compiler.options import Options
 from fusewise.compiler.searched import Effort
+from fusewise.compiler.session import Session
+from fusewise.compiler.visiting import visit_graphs
 from fusewise.datasets.store import Store
 from fusewise.datasets.target import load_target
+from fusewise.schedule.errors import CorpusError
 from fusewise.schedule.plan_file import read_plan_file
 
 Invoke = Callable[..., Result]
@@ -192,3 +197,15 @@ def test_rules_hold_in_a_search(invoke: Invoke, targets: Path, home: Path, tmp_p
 def test_a_rule_file_that_is_none(invoke: Invoke, refused: Refused, targets: Path) -> None:
     result = invoke("search", f"{targets}:inference", "--rules", targets)
     refused(result, f"rule file {targets}", "TOML")
+
+
+def test_a_compile_that_fails_is_told_by_its_cause(targets: Path, home: Path) -> None:
+    session = Session(
+        options=Options(store=home / "cause.duckdb"), inductor_options={}, observed=()
+    )
+
+    def broken(graph: GraphCompile) -> object:
+        raise ZeroDivisionError("the cause itself")
+
+    with pytest.raises(CorpusError, match="ZeroDivisionError: the cause itself"):
+        visit_graphs(load_target(f"{targets}:inference"), session, broken)
