@@ -109,7 +109,7 @@ def choose_measured(
         return finish(report, [(default, program)], surveys, predictor, graph, job, left)
     try:
         with report.phase("measure"):
-            more = may_finish(surveys, predictor)
+            more = may_finish(surveys, predictor, graph)
             result = hold(job, [(default, program), *kept], options.budget_s, more=more)
         settle(report, [default, *(c for c, _ in kept)], result)
     except MeasureError as error:

@@ -14,14 +14,17 @@ from collections.abc import Sequence
 import msgspec
 
 from fusewise.compiler.contest import generate_distinct, hold
+from fusewise.compiler.inductor.choices import PRODUCTS
 from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.products import vector_products
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob, GraphResult
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.reports import GraphReport
-from fusewise.compiler.survey import Predictor, Survey, default_candidate
-from fusewise.schedule.errors import MeasureError
-from fusewise.schedule.schedule import Candidate, Schedule
+from fusewise.compiler.survey import Predictor, Survey, default_candidate, survey
+from fusewise.schedule.errors import MeasureError, PlanError
+from fusewise.schedule.schedule import Candidate, Choice, Schedule
+from fusewise.search.beam import Budget
 from fusewise.search.finishing import Finishes, Offer, on_top
 from fusewise.search.gate import GateResult, judge
 
@@ -35,13 +38,18 @@ _CONTEST_S = 24.0
 #: Seconds of what is left for each kernel that is tuned by coordinate descent: it compiles a dozen
 #: variants of the kernel, one after the other.
 _DESCENT_S = 12.0
+#: Part of a graph's time that products with a vector have to take.
+_PRODUCTS_SHARE = 0.1
+#: Seconds for the search of plans where they are sums.
+_SEARCH_S = 1.0
 #: Kernels that are tuned so at most, however long there is.
 _MOST_DESCENTS = 4
 
 
-def may_finish(surveys: Sequence[Survey], predictor: Predictor) -> bool:
+def may_finish(surveys: Sequence[Survey], predictor: Predictor, graph: GraphCompile) -> bool:
     """Whether a second contest may follow: whether one would if the default is kept."""
-    return bool(_offers(surveys, predictor, default_candidate(surveys).schedule, _LEAST_S))
+    offers = _offers(surveys, predictor, default_candidate(surveys).schedule, _LEAST_S)
+    return bool(offers) or _products_count(surveys, predictor, graph)
 
 
 def finish(
@@ -73,12 +81,11 @@ def finish(
     assert chosen is not None
     standing = next(e for e in entries if e[0].schedule == chosen.schedule)
     # Without it the measuring process has not kept the graph.
-    expected = may_finish(surveys, predictor)
-    offers = _offers(surveys, predictor, chosen.schedule, seconds) if expected else []
     made: list[_Entry] = []
-    if offers:
+    if may_finish(surveys, predictor, graph):
         with report.phase("generate"):
-            made, dropped = _made(graph, entries[0][1], chosen, offers)
+            candidates = _candidates(surveys, predictor, graph, job, chosen, seconds)
+            made, dropped = generate_distinct(graph, entries[0][1], candidates, len(candidates))
             report.candidates += dropped
     if not made:
         try:
@@ -105,9 +112,9 @@ def _offers(
 ) -> list[Offer]:
     if seconds < _LEAST_S or schedule.plan is None:
         return []
-    for survey in surveys:
-        if any(candidate.schedule == schedule for candidate in survey.candidates):
-            finishes = Finishes(schedule.plan, predictor.plans(survey.problem))
+    for found in surveys:
+        if any(candidate.schedule == schedule for candidate in found.candidates):
+            finishes = Finishes(schedule.plan, predictor.plans(found.problem))
             return finishes.few(int(min(seconds / _DESCENT_S, _MOST_DESCENTS)))
     return []
 
@@ -126,11 +133,52 @@ def finished(chosen: Candidate, offer: Offer) -> Candidate:
     )
 
 
-def _made(
-    graph: GraphCompile, default: Program, chosen: Candidate, offers: Sequence[Offer]
-) -> tuple[list[_Entry], list[Candidate]]:
-    candidates = [finished(chosen, offer) for offer in offers]
-    return generate_distinct(graph, default, candidates, len(candidates))
+def _candidates(
+    surveys: Sequence[Survey],
+    predictor: Predictor,
+    graph: GraphCompile,
+    job: GraphJob,
+    chosen: Candidate,
+    seconds: float,
+) -> list[Candidate]:
+    """Two candidates at most."""
+    offers = _offers(surveys, predictor, chosen.schedule, seconds)
+    made = [finished(chosen, offer) for offer in offers]
+    if seconds < 2 * _LEAST_S or not _products_count(surveys, predictor, graph):
+        return made
+    choices = (*chosen.schedule.lowering, Choice(PRODUCTS, True))
+    try:
+        found = survey(
+            graph,
+            predictor,
+            key=job.graph_id,
+            kind=graph.kind,
+            choices=choices,
+            budget=Budget(seconds=_SEARCH_S),
+        )
+    except (PlanError, RuntimeError) as error:
+        # Inductor may fail at what it does not meet by itself.
+        log.debug("products as sums cannot be: %s", error)
+        return made
+    best = found.candidates[0]
+    assert best.schedule.plan is not None
+    tuned = Finishes(best.schedule.plan, predictor.plans(found.problem)).tuned()
+    offer = tuned or Offer((), 0.0, "")
+    why = "; ".join(filter(None, ("products with a vector are sums", offer.reason)))
+    return [*made[:1], msgspec.structs.replace(finished(best, offer), reason=why)]
+
+
+def _products_count(surveys: Sequence[Survey], predictor: Predictor, graph: GraphCompile) -> bool:
+    """Whether products with a vector take enough of the time to be computed as sums.
+
+    What a library takes for them is hardly known, so no prediction could tell.
+    """
+    profile = predictor.profile
+    if profile.kind != "cuda" or graph.rules is not None:
+        return False
+    # GB/s are 10^3 bytes a microsecond.
+    us = vector_products(graph.gm) / (profile.copy_gbs * 1e3)
+    return us > _PRODUCTS_SHARE * surveys[0].best_us
 
 
 def settle_finish(

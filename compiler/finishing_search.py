@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fusewise.compiler.contest import generate_distinct
 from fusewise.compiler.finishing import finished
-from fusewise.compiler.inductor.choices import unpredictable
+from fusewise.compiler.inductor.choices import stage_of, unpredictable
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, Program
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.reports import GraphReport
@@ -63,7 +63,12 @@ def finish_search(
     cost = _cost(graph, best.schedule, predictor, key)
     own = {c.name for c in best.schedule.codegen}
     kind = predictor.profile.kind
-    whole = [cs for cs in unpredictable(kind) if not own & {c.name for c in cs}]
+    whole = [
+        choices
+        for choices in unpredictable(kind)
+        # A lowering choice makes other nodes, for which the plan is none.
+        if all(stage_of(c) == "codegen" and c.name not in own for c in choices)
+    ]
     offers = Finishes(best.schedule.plan, cost).every(whole)
     gained: list[tuple[float, Offer]] = []
     for start in range(0, len(offers), together):

@@ -19,6 +19,9 @@ from fusewise.schedule.plan import Plan
 from fusewise.schedule.reductions import REDUCTION, SPLIT
 from fusewise.schedule.schedule import NODE, Choice, Schedule
 
+#: Products with a vector as sums. No setting: Inductor decides on it before a graph is handed over.
+PRODUCTS = "products_as_sums"
+
 
 @dataclass(frozen=True)
 class ChoiceKind:
@@ -91,6 +94,15 @@ CHOICES: tuple[ChoiceKind, ...] = (
         (True,),
         ("cpu", "cuda"),
         "compute all parts of a concatenation in one kernel, each where it belongs",
+    ),
+    ChoiceKind(
+        PRODUCTS,
+        "lowering",
+        (),
+        (True,),
+        ("cuda",),
+        "compute products with a vector as sums, in a kernel of their own",
+        predictable=False,
     ),
     ChoiceKind(
         "combo_kernels",
@@ -263,6 +275,9 @@ def _patches(choices: Iterable[Choice], *, in_kernels: bool) -> dict[str, Any]:
         if kind is None:
             raise _unknown(choice.name, _BY_NAME)
         if kind.in_kernels is not in_kernels:
+            continue
+        if not kind.settings:
+            # Applied where Inductor comes to it.
             continue
         present = [setting for setting in kind.settings if setting in known]
         if not present:

@@ -1,7 +1,7 @@
 """What a schedule decides about the kernels of its plan, put in force for one compile.
 
-Collects the ways in: how reductions are computed, launches that several kernels share, and the
-tuning of block sizes. Each has a file of its own, and none knows of the others.
+Collects the ways in: how products and reductions are computed, launches that several kernels share,
+and the tuning of block sizes. Each has a file of its own, and none knows of the others.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fusewise.compiler.inductor.choices import kernel_patches
+from fusewise.compiler.inductor.choices import PRODUCTS, kernel_patches
 from fusewise.compiler.inductor.combos import combined_by
+from fusewise.compiler.inductor.products import products_as_sums
 from fusewise.compiler.inductor.reductions import check_shaped, check_split, reduced_by
 from fusewise.compiler.inductor.tuning import check_tuned, tuned
 from fusewise.schedule.kernel_choices import combos, tunings
 from fusewise.schedule.reductions import shapes, splits
 from fusewise.schedule.rules import RuleSet
-from fusewise.schedule.schedule import Schedule
+from fusewise.schedule.schedule import Choice, Schedule
 
 
 @contextmanager
@@ -34,6 +35,7 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         combined_by(rules, combos(schedule.codegen)),
         tuned(kernel_patches(schedule.codegen), tunings(schedule.codegen)),
         reduced_by(splits(schedule.lowering), shapes(schedule.codegen)),
+        products_as_sums(Choice(PRODUCTS, True) in schedule.lowering),
     ):
         yield
 

@@ -15,8 +15,9 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 import fusewise
 from fusewise.compiler.contest import announce, graph_job, hold
-from fusewise.compiler.inductor.choices import unpredictable, variants
+from fusewise.compiler.inductor.choices import stage_of, unpredictable, variants
 from fusewise.compiler.inductor.driver import Applier, Program
+from fusewise.compiler.inductor.products import vector_products
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import PlanError
@@ -62,7 +63,7 @@ def test_what_is_not_predicted_is_not_looked_at_either(kind: str) -> None:
     looked_at, tried = variants(kind), unpredictable(kind)
     assert not set(looked_at) & set(tried)
     names = {choice.name for choices in tried for choice in choices}
-    wanted = {"combo_kernels", "pointwise_autotune", "coordinate_descent"}
+    wanted = {"combo_kernels", "pointwise_autotune", "coordinate_descent", "products_as_sums"}
     assert (names >= wanted) is (kind == "cuda")
 
 
@@ -141,7 +142,11 @@ def test_what_cannot_be_is_refused(live: Any) -> None:
 
 
 @gpu
-@pytest.mark.parametrize("choices", unpredictable("cuda"), ids=lambda c: str(c[0].name))
+@pytest.mark.parametrize(
+    "choices",
+    [choices for choices in unpredictable("cuda") if stage_of(choices[0]) == "codegen"],
+    ids=lambda choices: str(choices[0].name),
+)
 def test_settings_of_inductors_are_choices(
     graph: Any, live: Any, choices: tuple[Choice, ...]
 ) -> None:
@@ -335,3 +340,59 @@ def test_on_a_cpu_no_reduction_is_cut(live: Any) -> None:
     (found,) = live.captured("layer_norm")
     with pytest.raises(PlanError, match="no reduction"):
         found.generate(Schedule(lowering=(split_choice("nowhere", 2),)))
+
+
+def decoded(x: Any, up: Any, down: Any, bias: Any, q: Any, k: Any) -> Any:
+    hidden = torch.nn.functional.silu(x @ up)
+    return torch.addmm(bias, hidden, down), torch.bmm(q, k).softmax(-1), x @ up @ up.t()
+
+
+def decoding(make: Any) -> tuple[Any, ...]:
+    shapes = ((1, 512), (512, 1024), (1024, 256), (256,), (6, 1, 64), (6, 64, 100))
+    return tuple(make.tensor(*shape) / 8 for shape in shapes)
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_products_with_a_vector_are_sums(live: Any, dtype: torch.dtype) -> None:
+    args = decoding(live.Make("cuda", dtype))
+    (graph,) = live.capture(live.UserProgram(decoded, args))
+    assert vector_products(graph.compile.gm) > 1 << 20
+    assert "extern_kernels" in graph.stock.source
+    program = graph.generate(Schedule(lowering=(Choice("products_as_sums", True),)))
+    assert "extern_kernels." not in program.source
+    live.difference(graph.run(program), graph.eager())
+
+
+@gpu
+def test_products_of_matrices_stay_what_they_are(live: Any) -> None:
+    make = live.Make("cuda", torch.float32)
+    (graph,) = live.capture(
+        live.UserProgram(lambda x, y: (x @ y).relu(), (make.tensor(16, 32), make.tensor(32, 24)))
+    )
+    assert vector_products(graph.compile.gm) == 0
+    program = graph.generate(Schedule(lowering=(Choice("products_as_sums", True),)))
+    assert program.code_hash == graph.stock.code_hash
+
+
+@gpu
+def test_decoding_tries_them(live: Any, compile_with: Callable[..., Any]) -> None:
+    args = decoding(live.Make("cuda", torch.float32))
+    live.difference(compile_with(decoded, "measure", budget_s=60)(*args), decoded(*args))
+    (report,) = fusewise.reports()
+    assert report.fallback is None
+    tried = [
+        c for c in report.candidates if Choice("products_as_sums", True) in c.schedule.lowering
+    ]
+    assert tried and all(c.origin == "finish" and c.status == "measured" for c in tried)
+
+
+def test_on_a_cpu_products_stay_what_they_are(live: Any) -> None:
+    make = live.Make("cpu", torch.float32)
+    (graph,) = live.capture(
+        live.UserProgram(lambda x, y: (x @ y).relu(), (make.tensor(1, 640), make.tensor(640, 700)))
+    )
+    assert vector_products(graph.compile.gm) == 0
+    program = graph.generate(Schedule(lowering=(Choice("products_as_sums", True),)))
+    assert program.code_hash == graph.stock.code_hash
+    live.difference(graph.run(program), graph.eager())

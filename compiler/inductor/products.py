@@ -1,0 +1,148 @@
+"""Products with a vector as sums: a kernel of their own in the place of a library call.
+
+A product of a matrix and a vector only reads the matrix, and a generated reduction does that as
+fast as memory allows once its block sizes are tuned; what comes before and after is fused into it.
+The lowering of such products is replaced once a process by a dispatcher that asks a context
+variable: where nothing is wanted in this context, Inductor calls the library. Nothing here decides
+where that is worth it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.fx
+from torch._inductor import graph as inductor_graph
+from torch._inductor.lowering import lowerings
+from torch._inductor.virtualized import V
+
+from fusewise.compiler.inductor.hooks import is_subgraph
+
+aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+_active: ContextVar[bool] = ContextVar("fusewise_products", default=False)
+_lock = threading.Lock()
+_installed = False
+
+
+@contextmanager
+def products_as_sums(wanted: bool) -> Iterator[None]:
+    """Have products with a vector on a GPU computed as sums in this context, if that is wanted."""
+    if not wanted:
+        yield
+        return
+    _install()
+    token = _active.set(True)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def vector_products(gm: torch.fx.GraphModule) -> int:
+    """Bytes of the matrices that a graph multiplies by vectors on a GPU."""
+    total = 0
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or node.target not in _PRODUCTS:
+            continue
+        left, right = (arg.meta.get("val") for arg in node.args[-2:])
+        if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+            continue
+        static = all(isinstance(n, int) for n in (*left.shape, *right.shape))
+        vector = static and (left.shape[-2] == 1 or right.shape[-1] == 1)
+        if vector and left.device.type == "cuda":
+            total += max(left.numel() * left.itemsize, right.numel() * right.itemsize)
+    return total
+
+
+def _install() -> None:
+    global _installed  # noqa: PLW0603
+    with _lock:
+        if _installed:
+            return
+        lowering_class = inductor_graph.GraphLowering
+        original = lowering_class.call_function
+
+        @functools.wraps(original)
+        def call_function(
+            self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
+        ) -> Any:
+            sums = _PRODUCTS.get(target) if _active.get() else None
+            if sums is not None and not is_subgraph(V.graph):
+                result = sums(args, kwargs)
+                if result is not None:
+                    return result
+            return original(self, target, args, kwargs)
+
+        lowering_class.call_function = call_function  # type: ignore[method-assign]
+        _installed = True
+
+
+def _mm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    left, right, *others = args
+    if others or kwargs or not _with_vector(left, right):
+        return None
+    return _summed(left, right, 2, 0, 1)
+
+
+def _bmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    left, right, *others = args
+    if others or kwargs or not _with_vector(left, right):
+        return None
+    return _summed(left, right, 3, 1, 2)
+
+
+def _addmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    bias, left, right, *others = args
+    scales = {"beta": 1, "alpha": 1, **kwargs}
+    if others or scales != {"beta": 1, "alpha": 1} or not _with_vector(left, right):
+        return None
+    dtype = left.get_dtype()
+    product = _summed(left, right, 2, 0, 1, keep=True)
+    return _cast(lowerings[aten.add.Tensor](_widened(bias), product), dtype)
+
+
+_PRODUCTS: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], Any]] = {
+    aten.mm.default: _mm,
+    aten.bmm.default: _bmm,
+    aten.addmm.default: _addmm,
+}
+
+
+def _with_vector(left: Any, right: Any) -> bool:
+    device = left.get_device()
+    one = V.graph.sizevars.statically_known_equals
+    return (
+        device is not None
+        and device.type == "cuda"
+        and left.get_dtype() == right.get_dtype()
+        and left.get_dtype().is_floating_point
+        and (one(left.get_size()[-2], 1) or one(right.get_size()[-1], 1))
+    )
+
+
+def _summed(left: Any, right: Any, last: int, rows: int, over: int, *, keep: bool = False) -> Any:
+    """The product as a sum; ``keep``: in the precision that it is added up in."""
+    dtype = left.get_dtype()
+    each = lowerings[aten.mul.Tensor](
+        lowerings[aten.unsqueeze.default](_widened(left), last),
+        lowerings[aten.unsqueeze.default](_widened(right), rows),
+    )
+    result = lowerings[aten.sum.dim_IntList](each, [over])
+    return result if keep else _cast(result, dtype)
+
+
+def _widened(value: Any) -> Any:
+    return _cast(value, torch.float32) if value.get_dtype() in _HALF else value
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if value.get_dtype() == dtype:
+        return value
+    return lowerings[torch.ops.prims.convert_element_type.default](value, dtype)
