@@ -28,6 +28,17 @@ _LOWERED_NODES = 400
 #: Share of a graph's predicted time below which an estimated gain is not worth a try. The gate
 #: takes no gain below one percent.
 _LEAST_SHARE = 0.005
+#: Choices about a whole graph, by how often they were the fastest in the benchmarks.
+_GAINED: tuple[tuple[str, object], ...] = (
+    ("inline_ops", 8),
+    ("inline_reads", 2),
+    ("inline_reads", 16),
+    ("loop_ordering", False),
+    ("fuse_across_tilings", True),
+    ("cat_at_once", True),
+)
+#: Of so many looks one at least is at single values, if there are any to decide on.
+_EVERY = 3
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,7 @@ def try_alternatives(
     first: _Surveyed,
     offered: Sequence[Alternative],
     look: Callable[[tuple[Choice, ...]], _Surveyed | None],
+    most_together: int | None = None,
 ) -> list[_Surveyed]:
     """Each alternative by itself, then those that gain put together as long as that gains more.
 
@@ -129,6 +141,7 @@ def try_alternatives(
         offered: what to try, in this order.
         look: surveys the graph under choices; None where they cannot be, change nothing, or where
             time is up.
+        most_together: looks at what is put together, at most; None for as many as gained.
 
     Returns:
         What was looked at, in this order; of what was put together only what gains by it.
@@ -144,12 +157,33 @@ def try_alternatives(
     # Stable, so that of equals the one that was estimated to gain more comes first.
     gained.sort(key=lambda pair: pair[0].best_us)
     standing = gained[0][0] if gained else first
-    for _, alternative in gained[1:]:
+    for _, alternative in gained[1:][:most_together]:
         other = look(together(standing.choices, alternative.choices))
         if other is not None and other.best_us < standing.best_us:
             found.append(other)
             standing = other
     return found
+
+
+def few(
+    whole: Sequence[tuple[Choice, ...]], offered: Sequence[Alternative], most: int
+) -> tuple[list[tuple[Choice, ...]], list[Alternative]]:
+    """The most promising of all that could be looked at, where a program waits for its compile.
+
+    Args:
+        whole: choices about the whole graph. No estimate tells them apart, so that those come first
+            that gained most often where they were measured.
+        offered: verdicts on single values, the greatest gain first.
+        most: of both together.
+    """
+    ranked = sorted(whole, key=lambda choices: min(map(_rank, choices)))
+    for_values = min(len(offered), max(most // _EVERY, most - len(ranked)))
+    return ranked[: most - for_values], list(offered[:for_values])
+
+
+def _rank(choice: Choice) -> int:
+    known = (choice.name, choice.value)
+    return _GAINED.index(known) if known in _GAINED else len(_GAINED)
 
 
 def drawn(decisions: Sequence[InliningDecision], generator: random.Random) -> tuple[Choice, ...]:

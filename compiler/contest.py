@@ -124,25 +124,22 @@ def generate_distinct(
     seen = {default.code_hash: "Inductor's own"}
     kept: list[tuple[Candidate, Program]] = []
     dropped: list[Candidate] = []
-    for candidate in candidates:
-        if len(kept) == most:
-            break
-        try:
-            program = graph.generate(candidate.schedule)
-        except PlanError as error:
-            dropped.append(_failed(candidate, str(error)))
-            continue
-        except Exception as error:  # noqa: BLE001 - code generation may assert on unusual plans
-            dropped.append(_failed(candidate, f"{type(error).__name__}: {error}"))
-            continue
-        if program.code_hash in seen:
-            same = msgspec.structs.replace(
-                candidate, reason=f"same code as {seen[program.code_hash]}"
-            )
-            dropped.append(same)
-            continue
-        seen[program.code_hash] = f"candidate {candidate.schedule.id}"
-        kept.append((candidate, program))
+    left = list(candidates)
+    while left and len(kept) < most:
+        # As many as are still missing: all of them are needed unless some are the same.
+        some, left = left[: most - len(kept)], left[most - len(kept) :]
+        programs = graph.generate_all([candidate.schedule for candidate in some])
+        for candidate, program in zip(some, programs, strict=True):
+            if isinstance(program, PlanError):
+                dropped.append(_failed(candidate, str(program)))
+            elif isinstance(program, Exception):
+                dropped.append(_failed(candidate, f"{type(program).__name__}: {program}"))
+            elif program.code_hash in seen:
+                same = f"same code as {seen[program.code_hash]}"
+                dropped.append(msgspec.structs.replace(candidate, reason=same))
+            else:
+                seen[program.code_hash] = f"candidate {candidate.schedule.id}"
+                kept.append((candidate, program))
     return kept, dropped
 
 

@@ -5,6 +5,7 @@ Predicts only. What comes out is candidates with predicted times; nothing is com
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fusewise.compiler.alternatives import alternatives, try_alternatives
+from fusewise.compiler.alternatives import Alternative, alternatives, few, try_alternatives
 from fusewise.compiler.inductor.choices import config_patches, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
@@ -235,6 +236,7 @@ def survey_all(
     budget_s: float | None,
     lowered: Lowered | None = None,
     told: Callable[[str], None] = log.debug,
+    most: int | None = None,
 ) -> list[Survey]:
     """Survey a graph under Inductor's own choices, then under others that change it.
 
@@ -246,19 +248,35 @@ def survey_all(
             None for no limit but the search's own, so that the result never depends on the clock.
         lowered: the user's rules with what they want of the lowering.
         told: is told of choices that the graph cannot be lowered under, and why.
+        most: of others to look at, the most promising, and once at what of them gains put together;
+            None for all.
     """
     looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told)
     first = looks.first()
-    offered = alternatives(first, predictor.profile)
+    offered: Sequence[Alternative] = alternatives(first, predictor.profile)
+    whole = [c for c in variants(predictor.profile.kind) if _matter(first, c)]
+    if most is not None:
+        whole, offered = few(whole, offered, most)
+    looks.ahead([*whole, *(alternative.choices for alternative in offered)])
     looks.share = _VARIANTS_SHARE if offered else 1.0
-    others = [
-        looks(choices)
-        for choices in variants(predictor.profile.kind)
-        if first.grounds is None or first.grounds.matter(choices)
-    ]
+    others: list[Survey] = []
+    for choices in whole:
+        alike = [s for s in others if _names(s.choices) == _names(choices)]
+        if all(_matter(s, choices) for s in alike):
+            found = looks(choices)
+            others += [] if found is None else [found]
     looks.share = 1.0
-    others += try_alternatives(first, offered, looks)
-    return [first, *(other for other in others if other is not None)]
+    together = None if most is None else 1
+    return [first, *others, *try_alternatives(first, offered, looks, together)]
+
+
+def _matter(surveyed: Survey, choices: Sequence[Choice]) -> bool:
+    """Whether a graph might come out otherwise under ``choices``, all others being the same."""
+    return surveyed.grounds is None or surveyed.grounds.matter(choices)
+
+
+def _names(choices: Sequence[Choice]) -> set[str]:
+    return {choice.name for choice in choices}
 
 
 class _Looks:
@@ -285,6 +303,8 @@ class _Looks:
         self._seen: set[tuple[tuple[str, ...], Plan]] = set()
         #: Of the time, how much may be gone when another look begins.
         self.share = 1.0
+        #: What was looked at aside, before it is asked for.
+        self._found: dict[tuple[Choice, ...], Survey | Exception] = {}
 
     def first(self) -> Survey:
         """The graph under Inductor's own choices."""
@@ -292,12 +312,33 @@ class _Looks:
         self._seen.add(_shape(found))
         return found
 
+    def ahead(self, asked: Sequence[tuple[Choice, ...]]) -> None:
+        """Look at all of ``asked`` at a time, where this process can be copied for that.
+
+        What comes of a look does not depend on where it was taken.
+        """
+        left = None if self._budget_s is None else self._budget_s - self._spent()
+        if left is not None and left <= 0:
+            return
+        jobs = [functools.partial(self._survey, choices, 4) for choices in asked]
+        for choices, found in zip(asked, self._graph.aside(jobs, left), strict=True):
+            if found is not None:
+                self._found[choices] = found
+
+    def _taken(self, choices: tuple[Choice, ...]) -> Survey:
+        found = self._found.pop(choices, None)
+        if found is None:
+            return self._survey(choices, 4)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
     def __call__(self, choices: tuple[Choice, ...]) -> Survey | None:
         """The graph under other choices; None where time is up, or they are impossible or idle."""
         if self._budget_s is not None and self._spent() > self.share * self._budget_s:
             return None
         try:
-            other = self._survey(choices, 4)
+            other = self._taken(choices)
         except (PlanError, RuntimeError) as error:
             # What rules or choices store or inline cannot be under these, or Inductor fails at
             # what it does not meet by itself: these are out, the others are not.

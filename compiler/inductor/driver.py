@@ -8,12 +8,13 @@ Post-grad passes rewrite the graph in place, so each run gets a copy.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import torch
@@ -26,6 +27,7 @@ from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.exc import InductorError
 from torch._inductor.virtualized import V
 
+from fusewise.compiler.inductor.aside import COPY_SETTINGS, work_aside
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
@@ -46,6 +48,7 @@ from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
 
 _Node = inductor_scheduler.BaseSchedulerNode
+_T = TypeVar("_T")
 #: Settings that the compiler of the kernels is called by and that leave no trace in their code,
 #: with the value that makes no difference.
 _FLAGS = {"cpp.enable_floating_point_contract_flag": "off"}
@@ -277,6 +280,58 @@ class GraphCompile:
         if applier.program is None:
             raise RuntimeError("Inductor ended without generating a program")
         return applier.program
+
+    def generate_all(self, schedules: Sequence[Schedule]) -> list[Program | Exception]:
+        """The program of each schedule, or why there is none; in copies of this process if it can.
+
+        An error is what :meth:`generate` raises.
+        """
+        jobs = [functools.partial(self._generate_aside, schedule) for schedule in schedules]
+        programs: list[Program | Exception] = []
+        for schedule, found in zip(schedules, self.aside(jobs), strict=True):
+            if found is not None:
+                programs.append(found if isinstance(found, Exception) else self._taken(*found))
+                continue
+            try:
+                programs.append(self.generate(schedule))
+            except Exception as error:  # noqa: BLE001 - code generation may assert on unusual plans
+                programs.append(error)
+        return programs
+
+    def aside(
+        self, jobs: Sequence[Callable[[], _T]], timeout_s: float | None = None
+    ) -> list[_T | Exception | None]:
+        """Do jobs on the graph of a compile that waits in copies of this process.
+
+        None for each that could not be done there: see :func:`work_aside`. Code for the CPU is made
+        for so many threads as a process has, which a copy does not have.
+        """
+        waiting = self._waiting
+        if waiting is None or "cpu" in waiting.graph.device_types:
+            return [None] * len(jobs)
+        return work_aside(jobs, timeout_s)
+
+    def _generate_aside(
+        self, schedule: Schedule
+    ) -> tuple[str, dict[str, str], dict[str, Any]] | None:
+        """A program as it can be sent: constants by the names that they have in the own graph."""
+        program = self.generate(schedule)
+        assert self._waiting is not None
+        own = {id(value): name for name, value in self._waiting.graph.constants.items()}
+        if not all(id(value) in own for value in program.constants.values()):
+            return None
+        names = {name: own[id(value)] for name, value in program.constants.items()}
+        return program.source, names, dict(program.settings)
+
+    def _taken(self, source: str, names: dict[str, str], settings: dict[str, Any]) -> Program:
+        assert self._waiting is not None
+        constants = self._waiting.graph.constants
+        of_copies = {name: value for name, value in settings.items() if name in COPY_SETTINGS}
+        mine = {name: v for name, v in changed_settings().items() if name in of_copies}
+        kept = {name: v for name, v in settings.items() if name not in of_copies}
+        return Program(
+            source, {name: constants[own] for name, own in names.items()}, {**kept, **mine}
+        )
 
     def generate_through(self, schedule: Schedule, stop: StopAtProgram) -> None:
         """Lower under a schedule's choices until ``stop`` has seen the program."""

@@ -11,16 +11,21 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch.fx
 from torch._inductor import config as inductor_config
 from torch._inductor import graph as inductor_graph
 from torch._inductor import ir
+from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
 
+from fusewise.compiler.inductor.aside import few_garbage
+from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.hooks import is_subgraph
 from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.state import copy_container, forget_tilings
@@ -216,7 +221,10 @@ def _nothing_stands() -> Iterator[None]:
 def _key(patches: Mapping[str, Any], schedule: Schedule) -> object | None:
     """What lowerings that are the same have in common; None where that is not known."""
     parts = [choice for choice in schedule.lowering if choice.of_part]
+    whole = [choice for choice in schedule.lowering if not choice.of_part]
     if not all(choice.name.startswith(NODE) for choice in parts):
+        return None
+    if not all(config_patches((choice,)) for choice in whole):
         return None
     settings = {name: value for name, value in patches.items() if name in _IN_LOWERING}
     return tuple(sorted(settings.items())), tuple(sorted(parts))
@@ -256,12 +264,29 @@ def _install() -> None:
                 return codegen(self)
             with _nothing_stands():
                 waiting = Standing(self, codegen)
-                visit(waiting)
+                with few_garbage():
+                    visit(waiting)
                 return waiting.go_on()
 
+        _remember_flops()
         _Graph.__init__ = initialised  # type: ignore[method-assign]
         _Graph.codegen = shown  # type: ignore[method-assign]
         _installed = True
+
+
+def _remember_flops() -> None:
+    """Have the operations of a node counted once: Inductor runs it on fake tensors for that."""
+    scheduler: Any = inductor_scheduler
+    count = scheduler.count_flops_fx
+    counted: weakref.WeakKeyDictionary[torch.fx.Node, int | None] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(count)
+    def count_once(node: torch.fx.Node) -> int | None:
+        if node not in counted:
+            counted[node] = count(node)
+        return counted[node]
+
+    scheduler.count_flops_fx = count_once
 
 
 def _is_inner(graph: _Graph) -> bool:

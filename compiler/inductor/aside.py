@@ -1,0 +1,189 @@
+"""Work done aside, in copies of this process that are forked for it and end with it.
+
+Lowering and generating code is Python that holds the interpreter's lock; a copy has a lock of its
+own and all that was lowered so far. A copy touches no device and no other process. Whatever goes
+wrong in one (it dies, hangs, needs the device) costs its time: the caller does the work itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import pickle
+import selectors
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import torch
+from torch._inductor import config as inductor_config
+
+from fusewise.schedule.errors import FusewiseError
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+#: Cores from which on it pays: one is for this process, one for the process that measures.
+_LEAST_CORES = 4
+#: A copy is given up after this long, whatever its work.
+_MOST_S = 60.0
+#: Inductor's settings in a copy: the processes of its pool are the other one's.
+COPY_SETTINGS: dict[str, Any] = {"compile_threads": 1}
+_LENGTH = 8
+_CHUNK = 1 << 20
+
+#: Set where copies proved to be of no use in this process.
+_useless = threading.Event()
+
+
+def can_work_aside() -> bool:
+    """Whether this process may be copied, and has cores to spare for copies."""
+    if sys.platform != "linux" or _useless.is_set():
+        return False
+    return len(os.sched_getaffinity(0)) >= _LEAST_CORES
+
+
+def work_aside(
+    jobs: Sequence[Callable[[], _T]], timeout_s: float | None = None
+) -> list[_T | Exception | None]:
+    """Do each of some jobs in a copy of this process, as many at a time as there are cores.
+
+    Args:
+        jobs: each gives something that can be pickled. What it changes is not seen here.
+        timeout_s: seconds after which no job is waited for any more.
+
+    Returns:
+        For each job what it gave, the error that it raised, or None where it could not be done
+        aside: whoever wants it then has to do it here.
+    """
+    results: list[_T | Exception | None] = [None] * len(jobs)
+    if len(jobs) < 2 or not can_work_aside():  # noqa: PLR2004 - one job is done as soon here
+        return results
+    limit = min(_MOST_S, timeout_s or _MOST_S)
+    until = time.monotonic() + limit
+    count = min(len(jobs), len(os.sched_getaffinity(0)) - 1)
+    copies: dict[int, tuple[int, bytearray]] = {}
+    try:
+        with few_garbage():
+            for at in range(count):
+                pid, reading = _start([(i, jobs[i]) for i in range(at, len(jobs), count)])
+                copies[reading] = pid, bytearray()
+        for index, succeeded, value in _answers(copies, until):
+            if succeeded:
+                results[index] = value
+            elif value is None:
+                _useless.set()
+            else:
+                results[index] = value
+    except OSError:
+        log.debug("this process cannot be copied", exc_info=True)
+        _useless.set()
+    finally:
+        _end(copies)
+    return results
+
+
+@contextmanager
+def few_garbage() -> Iterator[None]:
+    """What was there before is not gone over when garbage is collected: it takes half a second.
+
+    In a copy of this process it would have all of it copied, too.
+    """
+    frozen = gc.get_freeze_count() == 0
+    if frozen:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if frozen:
+            gc.unfreeze()
+
+
+def _start(jobs: Sequence[tuple[int, Callable[[], Any]]]) -> tuple[int, int]:
+    """Copy this process; its number, and the end of a pipe that its answers come out of."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python warns that other threads are not copied. No job waits for one.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    status = 1
+    try:
+        os.close(reading)
+        with suppress(ValueError):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The threads of OpenMP were not copied.
+        torch.set_num_threads(1)
+        with inductor_config.patch(COPY_SETTINGS):
+            for index, job in jobs:
+                _send(writing, index, job)
+        status = 0
+    finally:
+        # Nothing that is to be done at exit, or is still in a buffer, is this one's.
+        os._exit(status)
+
+
+def _send(writing: int, index: int, job: Callable[[], Any]) -> None:
+    try:
+        answer: tuple[int, bool, Any] = (index, True, job())
+    except FusewiseError as error:
+        answer = (index, False, error)
+    except Exception as error:  # noqa: BLE001 - it is raised where the job was wanted
+        # What needs the device says so; that is no error of the job.
+        needs_device = "forked subprocess" in str(error)
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        answer = (index, False, None if needs_device else told)
+    data = pickle.dumps(answer)
+    view = memoryview(len(data).to_bytes(_LENGTH, "little") + data)
+    while view:
+        view = view[os.write(writing, view) :]
+
+
+def _answers(
+    copies: dict[int, tuple[int, bytearray]], until: float
+) -> Iterator[tuple[int, bool, Any]]:
+    """Answers as they come, until all have come or time is up."""
+    with selectors.DefaultSelector() as selector:
+        for reading in copies:
+            selector.register(reading, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, until - time.monotonic()))
+            if not ready:
+                log.debug("%d copies are given up", len(selector.get_map()))
+                _useless.set()
+                return
+            for key, _ in ready:
+                buffer = copies[key.fd][1]
+                data = os.read(key.fd, _CHUNK)
+                if not data:
+                    selector.unregister(key.fd)
+                buffer += data
+                yield from _complete(buffer)
+
+
+def _complete(buffer: bytearray) -> Iterator[tuple[int, bool, Any]]:
+    """The answers that are whole, taken out of the buffer."""
+    while len(buffer) >= _LENGTH:
+        end = _LENGTH + int.from_bytes(buffer[:_LENGTH], "little")
+        if len(buffer) < end:
+            return
+        answer: tuple[int, bool, Any] = pickle.loads(buffer[_LENGTH:end])
+        del buffer[:end]
+        yield answer
+
+
+def _end(copies: dict[int, tuple[int, bytearray]]) -> None:
+    for reading, (pid, _) in copies.items():
+        os.close(reading)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)

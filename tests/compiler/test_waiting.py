@@ -1,0 +1,178 @@
+"""A compile that waits: what is built meanwhile is what a compile of its own gives."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+
+from fusewise.compiler.inductor import aside
+from fusewise.compiler.inductor.choices import variants
+from fusewise.compiler.inductor.driver import Program
+from fusewise.compiler.survey import Predictor, Survey, survey
+from fusewise.costmodel.device import device_profile
+from fusewise.costmodel.roofline import Roofline
+from fusewise.schedule.errors import PlanError
+from fusewise.schedule.plan import unfused
+from fusewise.schedule.schedule import Choice, Schedule
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    profile = device_profile(torch.device("cpu"), tmp_path_factory.mktemp("home"))
+    return Predictor(Roofline(profile), profile, {})
+
+
+def attending(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor) -> Any:
+    """Reductions, a concatenation, a library call and an overwritten input."""
+    scores = (x @ weight).softmax(-1)
+    wide = torch.cat([scores * 2, scores.exp() + x], -1)
+    state.mul_(0.9).add_(wide.mean(0)[: state.numel()])
+    gated = torch.sigmoid(wide) * torch.tanh(wide) + wide.sin() * wide.cos()
+    return gated.sum(-1), gated / gated.norm(dim=-1, keepdim=True)
+
+
+def _captured(live: Any) -> Any:
+    inputs = (torch.randn(64, 96), torch.randn(96, 96), torch.randn(96))
+    (graph,) = live.capture(live.UserProgram(attending, inputs))
+    return graph
+
+
+def _meanwhile(graph: Any, work: Callable[[], Any]) -> tuple[Any, Program]:
+    """What ``work`` gives while the compile of ``graph`` waits, and what that compile ends with."""
+    found: list[Any] = []
+    own: list[Program] = []
+
+    def visit() -> bool:
+        found.append(work())
+        own.append(graph.compile.own_program())
+        return True
+
+    with graph.context(), inductor_config.patch(fx_graph_cache=False):
+        assert graph.compile.compile_after(visit, measured=False) is not None
+    return found[0], own[0]
+
+
+def _all(graph: Any, predictor: Predictor) -> tuple[list[Any], dict[str, Any]]:
+    """The graph under some choices, and programs of some of its plans."""
+    asked = [(), *variants("cpu"), (Choice("node:exp", "store"),)]
+    surveys: list[Survey] = [
+        survey(graph.compile, predictor, key="k", kind="inference", choices=choices)
+        for choices in asked
+    ]
+    schedules = [c.schedule for s in surveys for c in s.candidates[:2]]
+    schedules.append(Schedule(plan=unfused([n.name for n in surveys[0].problem.nodes])))
+    programs = {schedule.id: graph.compile.generate(schedule) for schedule in schedules}
+    told = [(s.choices, s.problem, s.default_plan, s.candidates, s.decisions) for s in surveys]
+    return told, {name: program.source for name, program in programs.items()}
+
+
+def test_surveys_and_programs_are_those_of_compiles_of_their_own(
+    live: Any, predictor: Predictor
+) -> None:
+    graph = _captured(live)
+    with graph.context():
+        surveys, programs = _all(graph, predictor)
+        alone = graph.compile.generate(Schedule())
+    (met, generated), own = _meanwhile(graph, lambda: _all(graph, predictor))
+    assert met == surveys
+    assert generated == programs
+    assert len(set(programs.values())) > 3
+    # All that went on before leaves no trace in what the compile goes on with.
+    assert own.source == alone.source
+    assert own.constants.keys() == alone.constants.keys()
+
+
+def test_a_plan_that_is_refused_leaves_no_trace(live: Any, predictor: Predictor) -> None:
+    graph = _captured(live)
+
+    def refused() -> str:
+        with pytest.raises(PlanError):
+            graph.compile.generate(Schedule(plan=unfused(["op0"])))
+        with pytest.raises(PlanError):
+            graph.compile.generate(Schedule(lowering=(Choice("node:nowhere", "store"),)))
+        return str(graph.compile.generate(Schedule()).source)
+
+    source, own = _meanwhile(graph, refused)
+    assert source == own.source
+
+
+def test_a_compile_that_is_not_wanted_any_more_ends(live: Any) -> None:
+    graph = _captured(live)
+    with graph.context(), inductor_config.patch(fx_graph_cache=False):
+        assert graph.compile.compile_after(lambda: False, measured=False) is None
+        # Nothing waits afterwards.
+        assert graph.compile.generate(Schedule()).source
+
+
+def test_choices_that_change_nothing_are_known_before(live: Any, predictor: Predictor) -> None:
+    graph = _captured(live)
+    with graph.context():
+        first = survey(graph.compile, predictor, key="k", kind="inference")
+        assert first.grounds is not None
+        idle = [choices for choices in variants("cpu") if not first.grounds.matter(choices)]
+        assert 0 < len(idle) < len(variants("cpu"))
+        for choices in idle:
+            other = survey(graph.compile, predictor, key="k", kind="inference", choices=choices)
+            assert (other.problem, other.default_plan) == (first.problem, first.default_plan)
+            assert other.decisions == first.decisions
+
+
+class TestAside:
+    """Work in copies of this process, whatever becomes of them."""
+
+    @pytest.fixture(autouse=True)
+    def _copies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        if not hasattr(os, "fork"):
+            pytest.skip("no process is copied here")
+        monkeypatch.setattr(aside, "_LEAST_CORES", 1)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {pid, 1, 2})
+        monkeypatch.setattr(aside._useless, "is_set", lambda: False)
+
+    def test_each_job_is_done_in_a_process_that_is_not_this_one(self) -> None:
+        kept: list[int] = []
+        jobs = [lambda i=i: (kept.append(i), i, os.getpid())[1:] for i in range(5)]
+        found = aside.work_aside(jobs)
+        assert [value[0] for value in found] == list(range(5))  # type: ignore[index]
+        assert os.getpid() not in {value[1] for value in found}  # type: ignore[index]
+        assert kept == []
+
+    def test_errors_come_back_as_they_are(self) -> None:
+        def refuses() -> None:
+            raise PlanError("a", subject="b", remedy="c")
+
+        def fails() -> None:
+            raise KeyError("x")
+
+        refused, failed = aside.work_aside([refuses, fails])
+        assert isinstance(refused, PlanError) and refused.remedy == "c"
+        assert isinstance(failed, RuntimeError) and "KeyError" in str(failed)
+
+    def test_a_copy_that_dies_or_hangs_costs_only_its_own_jobs(self) -> None:
+        dies, fine = aside.work_aside([lambda: os._exit(3), lambda: "fine"])
+        assert (dies, fine) == (None, "fine")
+        before = time.monotonic()
+        hangs, fine = aside.work_aside([lambda: time.sleep(60), lambda: "fine"], timeout_s=1.0)
+        assert (hangs, fine) == (None, "fine")
+        assert time.monotonic() - before < 30
+
+    def test_what_cannot_be_sent_is_left_to_the_caller(self) -> None:
+        assert aside.work_aside([lambda: lambda: 1, lambda: 2]) == [None, 2]
+
+    def test_no_process_is_left(self, tmp_path: Path) -> None:
+        marks = [tmp_path / str(i) for i in range(2)]
+
+        def marking(path: Path) -> None:
+            path.write_text(str(os.getpid()))
+            time.sleep(60)
+
+        aside.work_aside([lambda p=p: marking(p) for p in marks], timeout_s=2.0)
+        for mark in marks:
+            with pytest.raises(ProcessLookupError):
+                os.kill(int(mark.read_text()), 0)
