@@ -19,7 +19,7 @@ from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.inductor.products import vector_products
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob, GraphResult
-from fusewise.compiler.notices import warn_once
+from fusewise.compiler.notices import tell_once
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Predictor, Survey, default_candidate, survey
 from fusewise.schedule.errors import MeasureError, PlanError
@@ -100,7 +100,7 @@ def finish(
             result = hold(job, [*rivals, *made], min(seconds, _CONTEST_S))
     except MeasureError as error:
         # What was chosen stands.
-        warn_once(f"block sizes and launches were left as they are: {error}")
+        tell_once(f"choices about kernels were not tried: {error}")
         return {}
     report.seconds |= {f"finish.{name}": value for name, value in result.seconds.items()}
     settle_finish(report, [candidate for candidate, _ in (*rivals, *made)], len(rivals), result)
@@ -198,7 +198,7 @@ def settle_finish(
     """
     programs = result.programs
     if programs[0].failure:
-        warn_once(f"Inductor's own program failed when it was timed again: {programs[0].failure}")
+        tell_once(f"Inductor's own program failed when it was timed again: {programs[0].failure}")
         return
     times = [program.samples for program in programs]
     errors = [program.errors for program in programs]

@@ -41,6 +41,7 @@ from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.problem import Problem, group_signature
 from fusewise.schedule.schedule import Choice, Schedule, problem_key
+from fusewise.search.reductions import uncut
 
 _T = TypeVar("_T")
 
@@ -138,6 +139,7 @@ class GraphPrograms:
         ]
         draws = [drawn(first.decisions, self._generator) for _ in range(_NODE_DRAWS)]
         others += [choices for choices in dict.fromkeys(draws) if choices]
+        others += [choices for choices, _ in uncut(first.problem, first.decisions, self._profile)]
         self._generator.shuffle(others)
         for choices in others:
             if len(found) > self._few(self._settings.lowerings) or self._spent(_LOWERING_SHARE):
