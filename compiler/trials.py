@@ -230,6 +230,7 @@ class GraphSearch:
             objective=effort.objective,
         )
         tries.default_us = self._study.baseline_us
+        tries.relearn(self._study.learned)
 
         def keep() -> None:
             for outcome in tries.outcomes:
@@ -239,9 +240,9 @@ class GraphSearch:
         def told(trial: Trial) -> None:
             # Written down at once, so that it outlives a process that is killed.
             keep()
-            watch(f"trial {trial.number + 1}")
+            watch(f"trial {trial.number + 2}")
 
-        watch("first trial")
+        watch(f"trial {len(self.trials) + 1}")
         done = self._study.run(
             tries,
             n_trials=effort.trials,
@@ -250,6 +251,7 @@ class GraphSearch:
             on_trial=told,
             again=tries.may_find_more,
             baseline=lambda: tries.default_us,
+            learned=tries.lessons,
         )
         # An interrupt may have come between timing and telling.
         keep()

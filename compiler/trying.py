@@ -8,7 +8,7 @@ end, is decided elsewhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -20,7 +20,7 @@ from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.ruled import Lowered
 from fusewise.compiler.survey import Predictor, Survey, survey
-from fusewise.costmodel.feedback import Feedback, Parts
+from fusewise.costmodel.feedback import Feedback, Parts, read, written
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.errors import FusewiseError, MeasureError, UnsupportedError
 from fusewise.schedule.schedule import Candidate, Choice
@@ -114,6 +114,7 @@ class Tries:
         self._codes: dict[str, str] = {}
         self._under: dict[tuple[Choice, ...], dict[str, None]] = {}
         self._parts: dict[str, Parts] = {}
+        self._lessons: list[tuple[Parts, float]] = []
         #: Programs that were measured when choices were last tried.
         self._tried_at: dict[tuple[Choice, ...], int] = {}
 
@@ -163,6 +164,17 @@ class Tries:
         at = self._tried_at.get(self._asked(choices))
         # Choices of an earlier sitting have not been looked at in this one.
         return at is None or self.feedback.count >= at + 2 * self._top_k
+
+    def lessons(self) -> str:
+        """What was learned since this was last asked, for :meth:`relearn`; "" for nothing."""
+        fresh, self._lessons = self._lessons, []
+        return written(fresh) if fresh else ""
+
+    def relearn(self, lessons: Iterable[str]) -> None:
+        """Take in what earlier sittings learned, from times brought to the same default's."""
+        for text in lessons:
+            for parts, us in read(text):
+                self.feedback.observe(parts, us)
 
     def contest(
         self, pairs: Sequence[tuple[Candidate, Program]], seconds: float, *, more: bool = True
@@ -242,9 +254,8 @@ class Tries:
 
     def _hopeless(self, pool: Sequence[Candidate], parts: Mapping[str, Parts]) -> bool:
         """Whether the run has taught enough to be sure that none of ``pool`` is the fastest."""
-        if self._objective != "time" or self.feedback.count < _LEARNED:
+        if self._objective != "time" or self.own is None or self.feedback.count < _LEARNED:
             return False
-        assert self.own is not None
         standing = min(
             (c for c in (self.own, *self.timed.values()) if c.baseline or c.accepted),
             key=lambda c: c.measured_us or 0.0,
@@ -326,6 +337,7 @@ class Tries:
 
     def _learn(self, schedule_id: str, parts: Parts, us: float) -> None:
         self._parts[schedule_id] = parts
+        self._lessons.append((parts, us))
         self.feedback.observe(parts, us)
 
     def _one_by_one(

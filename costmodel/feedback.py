@@ -15,11 +15,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
+from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction
 
 #: Of the variance of a kernel's error, what all kernels share, and what those do that are alike.
@@ -46,6 +50,52 @@ class Parts:
     rest_us: float
     #: What else its time may depend on and no feature tells, such as a codegen choice.
     marks: tuple[str, ...] = ()
+
+
+class _Lesson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A measured program as it is kept between the sittings of a search."""
+
+    #: Rows of doubles, compressed, and the version of the features that they are.
+    rows: bytes
+    version: int
+    rest_us: float
+    us: float
+    marks: tuple[str, ...] = ()
+
+
+def written(measured: Iterable[tuple[Parts, float]]) -> str:
+    """Programs with their measured microseconds as text, to be :func:`read` again."""
+    lessons = [
+        _Lesson(
+            zlib.compress(np.ascontiguousarray(parts.rows, dtype=np.float64).tobytes()),
+            FEATURES_VERSION,
+            parts.rest_us,
+            us,
+            parts.marks,
+        )
+        for parts, us in measured
+    ]
+    return msgspec.json.encode(lessons).decode()
+
+
+def read(text: str) -> list[tuple[Parts, float]]:
+    """What :func:`written` wrote; programs described by features of another version are left out.
+
+    Raises:
+        msgspec.DecodeError: the text is something else.
+    """
+    return [
+        (
+            Parts(
+                np.frombuffer(zlib.decompress(lesson.rows)).reshape(-1, len(FEATURES)),
+                lesson.rest_us,
+                lesson.marks,
+            ),
+            lesson.us,
+        )
+        for lesson in msgspec.json.decode(text, type=list[_Lesson])
+        if lesson.version == FEATURES_VERSION
+    ]
 
 
 class Feedback:

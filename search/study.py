@@ -33,6 +33,7 @@ _SPACE: Final = "fusewise.space"
 _CANDIDATE: Final = "fusewise.candidate"
 _FAILURE: Final = "fusewise.failure"
 _BASELINE: Final = "fusewise.baseline_us"
+_LEARNED: Final = "fusewise.learned"
 
 
 @dataclass(frozen=True)
@@ -151,14 +152,13 @@ class Study:
         for trial in _trials(self._study):
             self._learn(trial)
         self._study.sampler = _sampler(seed + self._numbers)
-        baselines = [
-            t.user_attrs[_BASELINE]
-            for t in self._study.get_trials(deepcopy=False)
-            if _BASELINE in t.user_attrs
-        ]
+        attrs = [t.user_attrs for t in self._study.get_trials(deepcopy=False)]
+        baselines = [found[_BASELINE] for found in attrs if _BASELINE in found]
         #: Microseconds of the default by which the times of earlier sittings are told; None where
         #: there are none.
         self.baseline_us: float | None = baselines[0] if baselines else None
+        #: What was learned in the trials of earlier sittings, as it was handed over.
+        self.learned: tuple[str, ...] = tuple(f[_LEARNED] for f in attrs if _LEARNED in f)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -175,6 +175,7 @@ class Study:
         on_trial: Callable[[Trial], None] | None = None,
         again: Callable[[Choices], bool] = lambda _: False,
         baseline: Callable[[], float | None] = lambda: None,
+        learned: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> StudyResult:
         """Try configurations and keep track of the best.
@@ -196,6 +197,7 @@ class Study:
             on_trial: called after each trial of this sitting.
             again: whether a configuration that was tried may give something new.
             baseline: microseconds of the default, to be kept with each trial.
+            learned: anything else that is to be kept with the last trial; "" for nothing.
             clock: seconds; for tests.
         """
         space, known = self._space, self._known
@@ -237,7 +239,7 @@ class Study:
                 # First here: an interrupt may come while it is written down.
                 self._learn(trial)
                 fresh += 1
-                self._keep(asked, trial, baseline())
+                self._keep(asked, trial, baseline(), learned())
                 self._tell(asked, trial)
                 if on_trial is not None:
                     on_trial(trial)
@@ -257,8 +259,12 @@ class Study:
 
         self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
 
-    def _keep(self, asked: optuna.Trial, trial: Trial, baseline_us: float | None) -> None:
+    def _keep(
+        self, asked: optuna.Trial, trial: Trial, baseline_us: float | None, learned: str
+    ) -> None:
         """Write down what Optuna has no field for."""
+        if learned:
+            asked.set_user_attr(_LEARNED, learned)
         if baseline_us is not None:
             asked.set_user_attr(_BASELINE, baseline_us)
         if trial.candidate is None:

@@ -196,7 +196,6 @@ def test_programs_are_there(scripts) -> None:
     assert all(a != b for a, b in pairs)
 
 
-@pytest.mark.timeout(600)
 def test_a_real_graph_is_measured(scripts, tmp_path: Path) -> None:
     module = scripts["one_search"]
     order = module.Order(device="cpu", home=str(tmp_path), seconds=4.0, most=50, scale=0.1)

@@ -80,7 +80,6 @@ def _wait_for_trials(process: subprocess.Popen[str], home: Path, wanted: int) ->
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(600)
 def test_killed_and_resumed(invoke: Invoke, targets: Path, tmp_path: Path) -> None:
     target = f"{targets}:inference"
     with _searching(target, tmp_path) as process:
@@ -108,7 +107,6 @@ def test_killed_and_resumed(invoke: Invoke, targets: Path, tmp_path: Path) -> No
         assert len(store.rows("measurements")) > measured
 
 
-@pytest.mark.timeout(600)
 def test_an_interrupt_from_the_terminal(targets: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     with _searching(f"{targets}:inference", tmp_path, "--out", str(plan)) as process:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusewise.costmodel.feedback import Feedback, Parts
+from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
+from fusewise.costmodel.feedback import Feedback, Parts, read, written
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction
 
 COLUMNS = 20
@@ -136,6 +137,26 @@ def test_a_wild_measurement_moves_a_kernel_only_so_far() -> None:
     feedback.observe(device.parts([0, 1]), 1e6)
     us = feedback.corrected().predict(device.rows).us
     assert (us <= 4 * device.rows[:, 0]).all() and (us > 0).all()
+
+
+def test_what_was_measured_outlives_a_sitting() -> None:
+    draw = np.random.default_rng(4)
+    measured = [
+        (Parts(draw.uniform(1, 9, (n, len(FEATURES))), 2.0, marks), 10.0 * n + 5)
+        for n, marks in ((2, ()), (3, ("combo_kernels=True",)), (0, ()))
+    ]
+    first, second = Feedback(model()), Feedback(model())
+    again = read(written(measured))
+    for (parts, us), (known, known_us) in zip(measured, again, strict=True):
+        first.observe(parts, us)
+        second.observe(known, known_us)
+    assert first.corrected().id == second.corrected().id
+    assert first.beyond_us(("combo_kernels=True",)) == second.beyond_us(("combo_kernels=True",))
+    # Features of another version mean something else.
+    changed = written(measured).replace(
+        f'"version":{FEATURES_VERSION}', f'"version":{FEATURES_VERSION - 1}'
+    )
+    assert read(changed) == []
 
 
 def test_programs_without_generated_kernels() -> None:

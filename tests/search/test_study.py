@@ -174,8 +174,10 @@ def test_times_of_an_earlier_sitting_are_told_by_its_default(tmp_path) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
     study = Study(SPACE, name="scaled", storage=storage)
     assert study.baseline_us is None
-    study.run(Evaluate(), n_trials=2, baseline=lambda: 123.0)
-    assert Study(SPACE, name="scaled", storage=storage).baseline_us == 123.0
+    lessons = iter(("one", ""))
+    study.run(Evaluate(), n_trials=2, baseline=lambda: 123.0, learned=lambda: next(lessons))
+    again = Study(SPACE, name="scaled", storage=storage)
+    assert again.baseline_us == 123.0 and again.learned == ("one",)
 
 
 def test_pruned_trials_are_no_best_ones_and_are_not_tried_again() -> None:
