@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 4
+FEATURES_VERSION: Final = 5
 
 
 class Feature(NamedTuple):
@@ -92,7 +92,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature(
         "random_bytes",
         "log2 bytes",
-        "bytes of gathers and atomic updates beyond the cache; for rows, one element a line",
+        "bytes looked up by loaded indices beyond the cache; for rows, one element a line",
     ),
     Feature("cached", "log2 bytes", "bytes read of what the group wrote or read at another index"),
     Feature("reread", "log2 bytes", "bytes that a later pass reads again"),

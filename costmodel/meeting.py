@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -96,6 +97,8 @@ _WIDTH_AT: Final = {1: _AT["narrow"], 2: _AT["half"], 8: _AT["wide"], 16: _AT["w
 _NOT_SUMMED: Final = len(MET)
 #: A buffer of this part of the last-level cache stays there while it is looked up.
 _NEAR: Final = 4
+#: Dtypes of indices.
+_INTEGER: Final = re.compile(r"int(16|32|64)$")
 #: Four-byte elements in the 32 bytes that a cache moves at the least.
 _SECTOR_ELEMENTS: Final = 8
 
@@ -317,6 +320,15 @@ class Meeting:
         kept = sum(position - made[buffer] for buffer, position in last.items())
         return 1 + max(level.values()), len(left), len(seen), kept
 
+    def _computes_where(self, node: Node) -> bool:
+        """Whether a node looks up where its loops say, as interpolation does, and reads no indices.
+
+        Whoever loads an index may be sent anywhere.
+        """
+        buffers = (self._problem.buffer_by_name.get(access.buffer) for access in node.reads)
+        loaded = any(b is not None and _INTEGER.search(b.dtype) for b in buffers)
+        return not loaded and any(name == "index_expr" for name, _ in node.ops)
+
     def _touch(self, access: Access, node: Node, at: dict[str, int]) -> _Touch:
         buffer = self._problem.buffer_by_name.get(access.buffer)
         touched = access.touched * access.itemsize
@@ -329,7 +341,10 @@ class Meeting:
         if access.kind in ("gather", "atomic"):
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
             rows = steps.step == 1
-            if 0 < _size(access, buffer) <= self._profile.cache_bytes // _NEAR:
+            if self._computes_where(node):
+                # From one turn of the loops to the next it goes on to a neighbour, or stays.
+                line = touched
+            elif 0 < _size(access, buffer) <= self._profile.cache_bytes // _NEAR:
                 # What fits the cache is never far, but comes in sectors.
                 line = touched if rows else touched * min(_SECTOR_ELEMENTS, per_line)
             else:
