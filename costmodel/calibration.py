@@ -4,9 +4,9 @@ Made once from errors on kernels whose family the trees did not see; saved with 
 changes a median that the learned model gives.
 
 Families are taken to be exchangeable, kernels within one are not: near copies of each other err
-alike. So each family counts as much as any other, however many kernels it has, and the finite
-number of families is what the quantile is corrected for (Dunn, Wasserman, Ramdas 2023,
-"Distribution-free prediction sets for two-layer hierarchical models").
+alike (Dunn, Wasserman, Ramdas 2023, "Distribution-free prediction sets for two-layer hierarchical
+models"). So errors are only taken from families that were not seen, and n kernels of one count as
+much as the root of n families.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _LEAST_DIFFICULTY: Final = 0.02
 class Calibration(msgspec.Struct, frozen=True, eq=False):
     """Widths are half widths of the log of time; ranges of times are over the log roofline."""
 
-    #: Half width of the learned model's interval over the difficulty of the kernel.
-    scale: float
     #: Inner edges between the b ranges of times, length b - 1.
     edges: tuple[float, ...]
+    #: Half width of the learned model's interval over the difficulty of the kernel, in each range.
+    scale: tuple[float, ...]
     #: Whether trees do better than the roofline in each range.
     trusted: tuple[bool, ...]
     #: Median of log(measured / roofline) in each range.
@@ -56,9 +56,10 @@ class Calibration(msgspec.Struct, frozen=True, eq=False):
         """Range of times of each row, shape [n], from the log of the roofline in microseconds."""
         return np.searchsorted(np.array(self.edges), log_base)
 
-    def learned_width(self, difficulty: FloatArray) -> FloatArray:
+    def learned_width(self, log_base: FloatArray, difficulty: FloatArray) -> FloatArray:
         """Half widths of the learned model's intervals, shape [n]."""
-        width: FloatArray = self.scale * np.maximum(difficulty, _LEAST_DIFFICULTY)
+        scale = np.array(self.scale)[self.bins(log_base)]
+        width: FloatArray = scale * np.maximum(difficulty, _LEAST_DIFFICULTY)
         return width
 
 
@@ -86,20 +87,21 @@ def calibrate(
     count = int(np.clip(len(log_base) // _ROWS_A_BIN, 1, _MOST_BINS))
     edges = np.unique(np.quantile(log_base, np.arange(1, count) / count))
     at = np.searchsorted(edges, log_base)
-    trusted, shift, roofline = [], [], []
+    scores = np.abs(learned_error) / np.maximum(difficulty, _LEAST_DIFFICULTY)
+    scale, trusted, shift, roofline = [], [], [], []
     for b in range(len(edges) + 1):
         # Equal roofline times can leave a range empty; it then borrows all rows.
         rows = at == b if (at == b).any() else np.ones(len(at), dtype=bool)
         middle = float(np.median(log_ratio[rows]))
         width = grouped_quantile(np.abs(log_ratio[rows] - middle), labels[rows], confidence)
         learned = grouped_quantile(np.abs(learned_error[rows]), labels[rows], confidence)
+        scale.append(grouped_quantile(scores[rows], labels[rows], confidence))
         trusted.append(learned <= width)
         shift.append(middle)
         roofline.append(width)
-    scores = np.abs(learned_error) / np.maximum(difficulty, _LEAST_DIFFICULTY)
     return Calibration(
-        scale=grouped_quantile(scores, labels, confidence),
         edges=tuple(edges.tolist()),
+        scale=tuple(scale),
         trusted=tuple(trusted),
         roofline_shift=tuple(shift),
         roofline_width=tuple(roofline),
@@ -111,21 +113,21 @@ def calibrate(
 def grouped_quantile(scores: FloatArray, labels: Labels, confidence: float) -> float:
     """What a score of a label not seen stays below with that confidence, if labels exchange.
 
-    Each of the K labels has the weight 1 / (K + 1), spread over its scores [n]; what is left lies
-    beyond all of them. Where there are as many labels as scores, this is split conformal (Lei et
-    al. 2018, eq. 6). With fewer than some 20 labels that would ask for more than the greatest
-    score; then half of what is beyond the confidence is asked for instead.
+    The quantile of scores [n], those of one label weighing together the root of their number:
+    between kernels that are all alike, of which one says it all, and kernels that are not. Where
+    there are as many labels as scores, this is split conformal (Lei et al. 2018, eq. 6). Else
+    nothing is added for the number of labels being finite: that the model which is kept saw more
+    of them than the ones that erred does as much.
     """
     _, at, counts = np.unique(
         np.asarray(labels, dtype=str), return_inverse=True, return_counts=True
     )
-    level = min(confidence * (len(counts) + 1) / len(counts), (1.0 + confidence) / 2.0)
-    if len(counts) == len(scores):
-        level = confidence * (len(counts) + 1) / len(counts)
+    single = len(counts) == len(scores)
+    level = confidence * (len(counts) + 1) / len(counts) if single else confidence
     order = np.argsort(scores, kind="stable")
-    weight = np.cumsum(1.0 / counts[at[order]]) / len(counts)
+    weight = np.cumsum(1.0 / np.sqrt(counts[at[order]]))
     # Rounding must not ask for one score more than the rank says.
-    rank = int(np.searchsorted(weight, level - 1e-9))
+    rank = int(np.searchsorted(weight, level * weight[-1] * (1.0 - 1e-12)))
     return float(scores[order[min(rank, len(scores) - 1)]])
 
 
@@ -153,4 +155,6 @@ def _strange_width(
         labels.append(np.full(len(errors[-1]), kind))
     if len(errors) < 2:  # noqa: PLR2004 - of one kind nothing is known of others
         return float(np.log(INTERVAL_FACTOR))
-    return grouped_quantile(np.concatenate(errors), np.concatenate(labels), confidence)
+    # Kinds are few, so that their number counts: as much more is asked for, half of what is left.
+    level = min(confidence * (len(errors) + 1) / len(errors), (1.0 + confidence) / 2.0)
+    return grouped_quantile(np.concatenate(errors), np.concatenate(labels), level)

@@ -135,7 +135,7 @@ def device_profile(device: torch.device, home: Path) -> DeviceProfile:
     return profile
 
 
-def renew_profile(device: torch.device, home: Path, *, seconds: float = 60.0) -> DeviceProfile:
+def renew_profile(device: torch.device, home: Path, *, seconds: float) -> DeviceProfile:
     """Probe ``device`` for so long, and keep the profile in place of the one there was.
 
     Whatever was predicted with the old one is predicted anew.

@@ -96,7 +96,7 @@ class TrainedModel:
         difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]))
         cal = self.calibration
         at = cal.bins(log_base)
-        learned_width = cal.learned_width(difficulty)
+        learned_width = cal.learned_width(log_base, difficulty)
         roofline_width = np.array(cal.roofline_width)[at]
         covered = self.familiar.covers(features, log_base)
         learned = covered & np.array(cal.trusted)[at]

@@ -49,6 +49,8 @@ the model in models/ beside the store, where compilation finds it. Equal data an
 files. All of it is explained in docs/training.md.
 """
 
+#: Seconds that ``--probe`` takes.
+PROBE_S: Final = 60.0
 #: What ``--probe`` can be given beside.
 _WITH_PROBE: Final = ("probe", "store", "seed")
 
@@ -213,7 +215,7 @@ def _probe(wanted: _Options, *, as_json: bool) -> None:
     store = wanted.store or default_store_path()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with Console(stderr=True).status(f"measuring {device_key(device)}, a minute"):
-        profile = renew_profile(device, store.parent)
+        profile = renew_profile(device, store.parent, seconds=PROBE_S)
     rates = msgspec.to_builtins(profile)
     if as_json:
         click.echo(json.dumps(rates, indent=2))

@@ -16,13 +16,13 @@ def test_of_single_rows_it_is_split_conformal():
     assert grouped_quantile(scores[:5], np.arange(5), 0.9) == scores[:5].max()
 
 
-def test_a_family_counts_once_however_many_kernels_it_has():
+def test_a_family_counts_by_the_root_of_its_kernels():
     scores = np.concatenate([np.full(1000, 0.1), np.linspace(1.0, 2.0, 39)])
     labels = np.concatenate([np.zeros(1000, dtype=int), np.arange(1, 40)])
     # By rows nearly all would be 0.1.
-    assert grouped_quantile(scores, labels, 0.9) > 1.8
+    assert 1.7 < grouped_quantile(scores, labels, 0.9) < 1.9
     few = np.concatenate([np.zeros(1000, dtype=int), np.ones(39, dtype=int)])
-    assert 1.0 < grouped_quantile(scores, few, 0.9) < 2.0
+    assert 1.3 < grouped_quantile(scores, few, 0.9) < 1.5
 
 
 def test_nine_of_ten_kernels_of_a_family_not_seen():
@@ -37,7 +37,7 @@ def test_nine_of_ten_kernels_of_a_family_not_seen():
         seen = labels < 40
         width = grouped_quantile(scores[seen], labels[seen], 0.9)
         inside.append(np.mean(scores[~seen] <= width))
-    assert 0.88 < np.mean(inside) < 0.94
+    assert 0.87 < np.mean(inside) < 0.92
 
 
 def test_widths_follow_difficulty_and_strange_kinds_are_wide():
@@ -57,8 +57,8 @@ def test_widths_follow_difficulty_and_strange_kinds_are_wide():
         kinds=kinds,
         confidence=0.9,
     )
-    assert found.scale == pytest.approx(1.65, abs=0.1)
-    widths = found.learned_width(np.array([0.05, 0.5, 0.0]))
+    assert found.scale == pytest.approx([1.65] * len(found.scale), abs=0.15)
+    widths = found.learned_width(np.full(3, 2.0), np.array([0.05, 0.5, 0.0]))
     assert widths[1] == pytest.approx(10 * widths[0])
     # No width is nought, however sure the trees are.
     assert 0.0 < widths[2] < widths[0]

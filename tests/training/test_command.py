@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -162,3 +163,15 @@ def test_options_that_contradict(make_store: MakeStore, tmp_path: Path):
     assert "nothing is trained" in refused("--store", path, "--evaluate-only", "--tune", 3)
     wrong = tmp_path / "model.txt"
     assert "does not end in .fusewise.json" in refused("--store", path, "--out", wrong)
+
+
+def test_probing_this_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Kept beside the store, in place of what was there; no kernels are asked for."""
+    monkeypatch.setattr("fusewise.training.command.PROBE_S", 0.0)
+    store = tmp_path / "none.duckdb"
+    found = json.loads(call("--probe", "--store", store, "--json").stdout)
+    (kept,) = (tmp_path / "devices").iterdir()
+    assert kept.name == f"{found['key']}.json"
+    assert msgspec.json.decode(kept.read_bytes()) == found
+    assert found["strided_gbs"] > 0 and found["atomic_gops"] > 0
+    assert not store.exists()
