@@ -53,8 +53,9 @@ _HELD, _HELD_ACROSS = 1024, 64
 #: Elements from which on a row is worth several blocks.
 _LONG_ROW: Final = 16_384
 #: Iterations for each thread from which on a CPU loop is run on several, and what to try instead.
+#: Where a second thread begins to pay was between 4000 and 12,000 for simple loops.
 _PARALLEL: Final = 512
-GRAINS: Final = (4096, 32_768)
+GRAINS: Final = (2048, 8192)
 #: Different kernels that are tuned in one candidate, and that are by coordinate descent: each step
 #: of it compiles a kernel and waits.
 _MOST_TUNED, _MOST_DESCENDED = 6, 2

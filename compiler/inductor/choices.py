@@ -139,7 +139,7 @@ CHOICES: tuple[ChoiceKind, ...] = (
         "parallel_grain",
         "codegen",
         ("cpp.min_chunk_size",),
-        (4096, 32768),
+        (2048, 8192),
         ("cpu",),
         "run loops of fewer iterations for each thread than this on one thread",
         predictable=False,
