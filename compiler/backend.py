@@ -6,6 +6,8 @@ that names the cause. Errors of the caller's program pass through untouched.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,6 +21,11 @@ from fusewise.schedule.errors import FusewiseError, UnsupportedError
 
 #: Versions of torch whose Inductor is known here.
 _SUPPORTED = ((2, 11), (2, 13))
+
+
+def _is_supported() -> bool:
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    return _SUPPORTED[0] <= version <= _SUPPORTED[1]
 
 
 def fusewise(
@@ -41,8 +48,7 @@ def fusewise(
             ``fusewise.model``, ``fusewise.plan``, ``fusewise.partial`` and ``fusewise.rules``; any
             other key goes to Inductor.
     """
-    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    supported = _SUPPORTED[0] <= version <= _SUPPORTED[1]
+    supported = _is_supported()
     try:
         if not supported:
             raise UnsupportedError(
@@ -99,3 +105,10 @@ def _inductor(
             return ruled
     inductor: Callable[..., Callable[..., Any]] = lookup_backend("inductor")
     return inductor(gm, example_inputs, config_patches=patches)
+
+
+if _is_supported():
+    # torch imports this file when a function is handed to torch.compile. What compiling takes is
+    # imported then as well, and not when the first call waits for it; what fails is told there.
+    with contextlib.suppress(Exception):
+        importlib.import_module("fusewise.compiler.pipeline")

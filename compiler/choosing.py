@@ -24,6 +24,8 @@ from fusewise.search.shortlist import shortlist
 
 #: Candidates that a prediction chooses among, Inductor's own included.
 _PREDICTED = 8
+#: Of the budget, what goes into timing at most where a program waits for its compile.
+_TIMING_SHARE = 1 / 12
 #: Shortlisted for each that is to be measured: half of all decisions give code seen before.
 _SPARE = 3
 
@@ -110,7 +112,13 @@ def choose_measured(
     try:
         with report.phase("measure"):
             more = may_finish(surveys, predictor, graph)
-            result = hold(job, [(default, program), *kept], options.budget_s, more=more)
+            result = hold(
+                job,
+                [(default, program), *kept],
+                options.budget_s,
+                more=more,
+                timing_share=_TIMING_SHARE,
+            )
         settle(report, [default, *(c for c, _ in kept)], result)
     except MeasureError as error:
         warn_once(str(error))

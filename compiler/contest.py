@@ -12,6 +12,7 @@ import msgspec
 import torch
 import torch.fx
 
+from fusewise.compiler.building import finish_building
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import GraphCompile, Program
 from fusewise.compiler.inductor.toolchain import probed_vectors
@@ -154,6 +155,7 @@ def hold(
     *,
     memory: bool = False,
     more: bool = False,
+    timing_share: float = 1 / 6,
 ) -> GraphResult:
     """Time the candidates, Inductor's own first, in the measuring process of the device.
 
@@ -165,6 +167,7 @@ def hold(
         budget_s: seconds for building and timing them.
         memory: whether the most memory that each needs is wanted, too.
         more: whether another contest of the graph will follow.
+        timing_share: of the seconds, what goes into timing at most; much less where all is decided.
 
     Raises:
         MeasureError: the process could not do it.
@@ -178,13 +181,14 @@ def hold(
         )
     # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
     timeout_s = min(60.0 + 4 * budget_s, _MOST_WAITING_S)
-    seconds = min(max(budget_s / 6, 1.0), 20.0)
+    seconds = min(max(budget_s * timing_share, 1.0), 20.0)
     timing = Budget(seconds=seconds, memory=memory, more=more)
     process = measuring_process(job.device)
     if process.graph_id != job.graph_id:
         # The process that the graph was announced to is gone; this one is new.
         process.prepare(job)
     # Candidates share most of their kernels. They are built here while the graph is prepared there.
+    finish_building()
     library = build_library([(p.source, p.settings) for _, p in programs], timeout_s=timeout_s)
     if library:
         # By now they are probed here; there it would take seconds for each set of instructions.

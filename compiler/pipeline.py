@@ -15,9 +15,10 @@ import msgspec
 import torch.fx
 from torch._functorch import config as functorch_config
 
+from fusewise.compiler.building import start_building
 from fusewise.compiler.choosing import choose_measured, choose_predicted, compile_default
 from fusewise.compiler.contest import announce, graph_job
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, compile_whole
+from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program, compile_whole
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.settings import inductor_settings, known_settings
 from fusewise.compiler.measuring.client import measuring_process
@@ -301,6 +302,13 @@ class _Compile:
         if session.options.rules is not None:
             with report.phase("rules"):
                 lowered = lower_by_rules(graph, session.options.rules)
+        program: Program | None = None
+        if job is not None and lowered is None:
+            with report.phase("generate"):
+                program = graph.own_program()
+            if predictor.profile.kind == "cpu":
+                # The C++ compiler is at work while the graph is looked at.
+                start_building(program, session.options.budget_s)
         with report.phase("search"):
             surveys = survey_all(
                 graph,
@@ -317,10 +325,7 @@ class _Compile:
         if job is None:
             choose_predicted(report, surveys, predictor)
             return _Decided(surveys, {})
-        if lowered is None:
-            with report.phase("generate"):
-                program = graph.own_program()
-        else:
+        if program is None:
             default = default_candidate(surveys)
             self.default_output, program = compile_default(graph, report, default)
         conditions = choose_measured(

@@ -46,7 +46,8 @@ def interleave(
         target_interval: ends when for every run that is left half the 95 % interval of its ratio
             to the first (of its time, where it is the only one) is at most this, relative.
         threshold: ratio to the first that decides over a run; one whose 99 % interval lies wholly
-            on one side of it needs no further rounds either.
+            below it needs no further rounds either, and one whose interval lies above is dropped.
+            Once all are dropped it ends.
         clock: seconds; for tests.
 
     Returns:
@@ -70,8 +71,12 @@ def interleave(
             times[i].append(_timed(runs[i], i))
         done = len(times[0])
         left = [i for i in left if i == 0 or not _clearly_slower(times[i], times[0])]
+        if done >= min_rounds and threshold is not None:
+            left = [i for i in left if i == 0 or not _lost(times, i, threshold)]
         now = clock()
         if done >= max_rounds or now + (now - round_began) - began > budget_s:
+            break
+        if len(runs) > len(left) == 1 and done >= min_rounds:
             break
         if done >= min_rounds and all(
             half_width(times, i) <= target_interval or _decided(times, i, threshold)
@@ -86,6 +91,10 @@ def _decided(times: Sequence[Sequence[float]], i: int, threshold: float | None) 
         return False
     ratio = summary(ratios(times[i], times[0]), confidence=_DECIDED)
     return ratio.low > threshold or ratio.high < threshold
+
+
+def _lost(times: Sequence[Sequence[float]], i: int, threshold: float) -> bool:
+    return summary(ratios(times[i], times[0]), confidence=_DECIDED).low > threshold
 
 
 def half_width(times: Sequence[Sequence[float]], i: int) -> float:

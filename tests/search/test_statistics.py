@@ -88,6 +88,19 @@ def test_interleave_drops_the_clearly_slower_and_never_the_baseline() -> None:
     assert len(times[0]) == len(times[2]) > 5
 
 
+def test_interleave_goes_on_without_those_that_cannot_win_and_ends_with_the_last() -> None:
+    # The second is sure to miss the threshold, of the third it takes longer to tell.
+    clock = Clock()
+    runs = [clock.run(0, 10.0, 0.01), clock.run(1, 10.5, 0.01), clock.run(2, 9.9, 0.1)]
+    times = interleave(runs, budget_s=1e9, max_rounds=60, threshold=0.99, clock=clock)
+    assert 12 <= len(times[1]) < len(times[0]) == len(times[2])
+    alone = Clock()
+    # However little is known of the baseline's own time.
+    lost = [alone.run(0, 10.0, 0.1), alone.run(1, 12.0, 0.1)]
+    times = interleave(lost, budget_s=1e9, max_rounds=400, threshold=0.99, clock=alone)
+    assert len(times[0]) == len(times[1]) < 400
+
+
 def test_interleave_refuses_times_that_are_none() -> None:
     with pytest.raises(MeasureError, match="run 1"):
         interleave([lambda: 1.0, lambda: math.nan], budget_s=1.0)
