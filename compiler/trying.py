@@ -7,6 +7,7 @@ end, is decided elsewhere.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.ruled import Lowered
 from fusewise.compiler.survey import Predictor, Survey, survey
-from fusewise.costmodel.feedback import Feedback, Parts, read, written
+from fusewise.costmodel.feedback import Feedback, Measured, Parts, read, written
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.errors import FusewiseError, MeasureError, UnsupportedError
 from fusewise.schedule.schedule import Candidate, Choice
@@ -114,7 +115,7 @@ class Tries:
         self._codes: dict[str, str] = {}
         self._under: dict[tuple[Choice, ...], dict[str, None]] = {}
         self._parts: dict[str, Parts] = {}
-        self._lessons: list[tuple[Parts, float]] = []
+        self._lessons: list[Measured] = []
         #: Programs that were measured when choices were last tried.
         self._tried_at: dict[tuple[Choice, ...], int] = {}
 
@@ -173,8 +174,8 @@ class Tries:
     def relearn(self, lessons: Iterable[str]) -> None:
         """Take in what earlier sittings learned, from times brought to the same default's."""
         for text in lessons:
-            for parts, us in read(text):
-                self.feedback.observe(parts, us)
+            for measured in read(text):
+                self.feedback.observe(*measured)
 
     def contest(
         self, pairs: Sequence[tuple[Candidate, Program]], seconds: float, *, more: bool = True
@@ -313,14 +314,14 @@ class Tries:
             plan = subject.default.schedule.plan
             assert plan is not None
             rows, rest = self._predictor.plans(subject.first.problem).parts(plan)
-            self._learn(default_id, Parts(rows, rest), self.default_us)
+            self._learn(default_id, Measured(Parts(rows, rest), self.default_us, _noise(self.own)))
         default = self._parts[default_id]
         plain = self.feedback.plain_us(default)
-        learned: list[tuple[str, Parts, float]] = []
+        learned: list[tuple[str, Measured]] = []
         for candidate, program in pairs:
-            us = self.timed[program.code_hash].measured_us if self._known(candidate) else None
+            timed = self.timed.get(program.code_hash)
             one = parts.get(candidate.schedule.id)
-            if us is None or one is None:
+            if timed is None or timed.measured_us is None or one is None:
                 continue
             mean, _ = self.feedback.difference(one, default)
             self.foreseen.append(
@@ -328,17 +329,18 @@ class Tries:
                     schedule_id=candidate.schedule.id,
                     predicted=self.feedback.plain_us(one) / plain if plain else 1.0,
                     corrected=max(0.0, 1 + mean / self.default_us),
-                    measured=us / self.default_us,
+                    measured=timed.measured_us / self.default_us,
                 )
             )
-            learned.append((candidate.schedule.id, one, us))
-        for schedule_id, one, us in learned:
-            self._learn(schedule_id, one, us)
+            known = Measured(one, timed.measured_us, _noise(timed))
+            learned.append((candidate.schedule.id, known))
+        for schedule_id, known in learned:
+            self._learn(schedule_id, known)
 
-    def _learn(self, schedule_id: str, parts: Parts, us: float) -> None:
-        self._parts[schedule_id] = parts
-        self._lessons.append((parts, us))
-        self.feedback.observe(parts, us)
+    def _learn(self, schedule_id: str, measured: Measured) -> None:
+        self._parts[schedule_id] = measured.parts
+        self._lessons.append(measured)
+        self.feedback.observe(*measured)
 
     def _one_by_one(
         self, pairs: Sequence[tuple[Candidate, Program]], error: MeasureError
@@ -356,6 +358,15 @@ class Tries:
         if not outcomes:
             raise error
         return outcomes
+
+
+def _noise(candidate: Candidate) -> float:
+    """Relative standard deviation of a measured median.
+
+    Half the interquartile range is 0.674 standard deviations of a normal distribution, and a median
+    of n has 1.253 times the standard deviation of a mean of n.
+    """
+    return 1.253 * (candidate.spread or 0.0) / 0.674 / math.sqrt(max(1, candidate.rounds))
 
 
 def _moved(candidate: Candidate, us: float) -> Candidate:

@@ -18,7 +18,7 @@ import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,11 +26,14 @@ import numpy as np
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction
 
-#: Of the variance of a kernel's error, what all kernels share, and what those do that are alike.
-_SHARED: Final = 0.3
+#: Variance of a kernel's error over that which its interval says: what kernels with like features
+#: share, what is its own, and what all of a graph share. The last is a device that is slower or
+#: faster than the model thinks; it would else be put down to the kernels that were measured first.
 _ALIKE: Final = 0.5
-#: Relative standard deviation of a measured median, of what a whole graph takes beyond the sum of
-#: its kernels, and of kernels that are predicted without a model of their own (extern ones).
+_OWN: Final = 0.2
+_SHARED: Final = 1.0
+#: Relative standard deviation of a measured median at the least, of what a graph takes beyond the
+#: sum of its kernels, and of kernels that are predicted without a model of their own (extern ones).
 _NOISE, _BEYOND, _REST = 0.01, 0.05, 0.5
 #: Relative standard deviation of what a choice changes that no feature tells.
 _MARK: Final = 0.05
@@ -52,6 +55,16 @@ class Parts:
     marks: tuple[str, ...] = ()
 
 
+class Measured(NamedTuple):
+    """A program that was measured."""
+
+    parts: Parts
+    #: Median time in microseconds.
+    us: float
+    #: Relative standard deviation of that median.
+    noise: float = _NOISE
+
+
 class _Lesson(msgspec.Struct, frozen=True, omit_defaults=True):
     """A measured program as it is kept between the sittings of a search."""
 
@@ -60,38 +73,41 @@ class _Lesson(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     rest_us: float
     us: float
+    noise: float
     marks: tuple[str, ...] = ()
 
 
-def written(measured: Iterable[tuple[Parts, float]]) -> str:
-    """Programs with their measured microseconds as text, to be :func:`read` again."""
+def written(measured: Iterable[Measured]) -> str:
+    """Measured programs as text, to be :func:`read` again."""
     lessons = [
         _Lesson(
             zlib.compress(np.ascontiguousarray(parts.rows, dtype=np.float64).tobytes()),
             FEATURES_VERSION,
             parts.rest_us,
             us,
+            noise,
             parts.marks,
         )
-        for parts, us in measured
+        for parts, us, noise in measured
     ]
     return msgspec.json.encode(lessons).decode()
 
 
-def read(text: str) -> list[tuple[Parts, float]]:
+def read(text: str) -> list[Measured]:
     """What :func:`written` wrote; programs described by features of another version are left out.
 
     Raises:
         msgspec.DecodeError: the text is something else.
     """
     return [
-        (
+        Measured(
             Parts(
                 np.frombuffer(zlib.decompress(lesson.rows)).reshape(-1, len(FEATURES)),
                 lesson.rest_us,
                 lesson.marks,
             ),
             lesson.us,
+            lesson.noise,
         )
         for lesson in msgspec.json.decode(text, type=list[_Lesson])
         if lesson.version == FEATURES_VERSION
@@ -109,7 +125,8 @@ class Feedback:
         self._us: list[float] = []
         self._sigma: list[float] = []
         self._marks: list[str] = []
-        self._seen: list[tuple[dict[int, float], Parts, float, float]] = []
+        #: Programs with how often each row occurs in them, and with what the model leaves over.
+        self._seen: list[tuple[Measured, dict[int, float], float]] = []
         self._solved: _Solved | None = None
 
     @property
@@ -117,8 +134,8 @@ class Feedback:
         """Programs measured so far."""
         return len(self._seen)
 
-    def observe(self, parts: Parts, us: float) -> None:
-        """Take in that a program takes ``us`` microseconds."""
+    def observe(self, parts: Parts, us: float, noise: float = _NOISE) -> None:
+        """Take in that a program takes ``us`` microseconds, give or take ``noise``, relative."""
         predicted = self._model.predict(parts.rows) if len(parts.rows) else None
         counts: dict[int, float] = {}
         total = parts.rest_us
@@ -134,7 +151,7 @@ class Feedback:
             counts[index] = counts.get(index, 0.0) + 1.0
             total += self._us[index]
         self._marks += [mark for mark in parts.marks if mark not in self._marks]
-        self._seen.append((counts, parts, us, us - total))
+        self._seen.append((Measured(parts, us, max(noise, _NOISE)), counts, us - total))
         self._solved = None
 
     def corrected(self) -> CostModel:
@@ -168,17 +185,18 @@ class Feedback:
             seen, n = self._seen, len(self._rows)
             marks = {mark: n + i for i, mark in enumerate(self._marks)}
             sums = np.zeros((len(seen), n + len(marks)))
-            for at, (counts, parts, _, _) in enumerate(seen):
+            for at, (one, counts, _) in enumerate(seen):
                 sums[at, list(counts)] = list(counts.values())
-                sums[at, [marks[mark] for mark in parts.marks]] = 1.0
+                sums[at, [marks[mark] for mark in one.parts.marks]] = 1.0
             self._solved = _Solved(
-                rows=np.array(self._rows).reshape(n, seen[0][1].rows.shape[1]),
+                rows=np.array(self._rows).reshape(n, seen[0][0].parts.rows.shape[1]),
                 errors=np.array(self._us) * np.array(self._sigma),
                 marks=tuple(self._marks),
                 sums=sums,
-                times=np.array([us for _, _, us, _ in seen]),
-                left=np.array([left for _, _, _, left in seen]),
-                rest=np.array([parts.rest_us for _, parts, _, _ in seen]),
+                times=np.array([one.us for one, _, _ in seen]),
+                noise=np.array([one.noise for one, _, _ in seen]),
+                left=np.array([left for _, _, left in seen]),
+                rest=np.array([one.parts.rest_us for one, _, _ in seen]),
             )
         return self._solved
 
@@ -194,6 +212,7 @@ class _Solved:
         marks: tuple[str, ...],
         sums: FloatArray,
         times: FloatArray,
+        noise: FloatArray,
         left: FloatArray,
         rest: FloatArray,
     ) -> None:
@@ -208,7 +227,7 @@ class _Solved:
         prior[range(n, len(prior)), range(n, len(prior))] = self._mark_sigma**2
         #: What all programs of the graph have in common is one unknown.
         self._common = float((_BEYOND * times.max()) ** 2 + (_REST * rest.max()) ** 2)
-        among = sums @ prior @ sums.T + self._common + np.diag((_NOISE * times) ** 2)
+        among = sums @ prior @ sums.T + self._common + np.diag((noise * times) ** 2)
         self._inverse = np.linalg.inv(among)
         self._sums, self._prior, self._n = sums, prior, n
         weights = self._inverse @ left
@@ -218,7 +237,7 @@ class _Solved:
         self.mark_us = {
             mark: float(self._mark_sigma**2 * self._pull[n + i]) for i, mark in enumerate(marks)
         }
-        told = [rows.tobytes(), times.tobytes(), sums.tobytes(), left.tobytes()]
+        told = [array.tobytes() for array in (rows, times, noise, sums, left)]
         self.digest = hashlib.sha256(b"".join(told)).hexdigest()[:12]
 
     def error_us(self, rows: FloatArray, errors: FloatArray) -> FloatArray:
@@ -270,7 +289,7 @@ class _Solved:
         squares = (a**2).sum(1)[:, None] + (b**2).sum(1)[None] - 2 * a @ b.T
         apart = np.maximum(squares, 0.0) / rows.shape[1]
         alike = _SHARED + _ALIKE * np.exp(-apart / 2)
-        alike += (1 - _SHARED - _ALIKE) * (rows[:, None] == others[None]).all(2)
+        alike += _OWN * (rows[:, None] == others[None]).all(2)
         return np.asarray(errors[:, None] * other_errors[None] * alike)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pytest
 from click.testing import Result
 
 from fusewise.datasets.store import Store

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
-from fusewise.costmodel.feedback import Feedback, Parts, read, written
+from fusewise.costmodel.feedback import Feedback, Measured, Parts, read, written
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction
 
 COLUMNS = 20
@@ -94,6 +94,16 @@ def test_doubt_shrinks_with_what_is_measured() -> None:
     assert feedback.difference(one, one) == (0.0, 0.0)
 
 
+def test_a_noisy_time_teaches_less() -> None:
+    device = Device(8)
+    quiet, noisy = Feedback(model()), Feedback(model())
+    for plan in ([0, 1], [2, 3], [0, 3]):
+        quiet.observe(device.parts(plan), device.us(plan))
+        noisy.observe(device.parts(plan), device.us(plan), noise=0.3)
+    one, other = device.parts([0, 2]), device.parts([1, 3])
+    assert quiet.difference(one, other)[1] < noisy.difference(one, other)[1]
+
+
 def test_kernels_never_seen_share_what_is_common() -> None:
     device, feedback = Device(3, shared=2.0, own=0.0), Feedback(model())
     for plan in ([0, 1, 2], [3, 4], [5, 6, 7, 8], [0, 5, 9]):
@@ -142,14 +152,14 @@ def test_a_wild_measurement_moves_a_kernel_only_so_far() -> None:
 def test_what_was_measured_outlives_a_sitting() -> None:
     draw = np.random.default_rng(4)
     measured = [
-        (Parts(draw.uniform(1, 9, (n, len(FEATURES))), 2.0, marks), 10.0 * n + 5)
+        Measured(Parts(draw.uniform(1, 9, (n, len(FEATURES))), 2.0, marks), 10.0 * n + 5, 0.02)
         for n, marks in ((2, ()), (3, ("combo_kernels=True",)), (0, ()))
     ]
     first, second = Feedback(model()), Feedback(model())
     again = read(written(measured))
-    for (parts, us), (known, known_us) in zip(measured, again, strict=True):
-        first.observe(parts, us)
-        second.observe(known, known_us)
+    for one, other in zip(measured, again, strict=True):
+        first.observe(*one)
+        second.observe(*other)
     assert first.corrected().id == second.corrected().id
     assert first.beyond_us(("combo_kernels=True",)) == second.beyond_us(("combo_kernels=True",))
     # Features of another version mean something else.
