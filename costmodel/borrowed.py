@@ -1,9 +1,10 @@
 """A model of another device, for one that none was trained on: the nearest there is, and less sure.
 
-What a kernel takes over its roofline is partly the kernel's doing and partly the device's. The
-roofline of the new device, by its own rates, times the factor that trees of a near device give is
-better than the roofline alone (docs/training.md); how much worse than at home is in the interval.
-Trains nothing, and adapts nothing to kernels of the new device: ``train-costmodel --base`` does.
+What a kernel takes over its roofline is partly the kernel's doing and partly the device's. So it
+gets the roofline of the new device, by its own rates, and of the factor that trees of the lender
+give the part that was found to go along (docs/training.md): the less, the further the two devices
+are apart, and the wider is the interval. Trains nothing, and adapts nothing to kernels of the new
+device: ``train-costmodel --base`` does.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from fusewise.costmodel.partials import device_amounts
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
 from fusewise.costmodel.trained import TrainedModel
 
-#: Added to the log half width of each interval. The most that it took for nine of ten kernels to
-#: lie within, where devices or parts were held back (docs/training.md), was 0.12; devices that
-#: nobody could hold back are less alike than those.
-DEVICE_WIDTH: Final = 0.3
+#: Added to the log half widths of intervals, for each doubling that the devices are apart. With
+#: that, nine of ten kernels lie within on nine of ten pairs of devices held back, or nearly so.
+WIDTH_A_DOUBLING: Final = 0.2
 
 #: Rates that devices are compared by.
 _RATES: Final = (
@@ -43,7 +43,7 @@ _RATES: Final = (
 def distance(one: DeviceProfile, other: DeviceProfile) -> float:
     """How unlike two devices are: the root mean square of the doublings between their rates.
 
-    Infinite between a CPU and a GPU, whose kernels are not the same.
+    Infinite between a CPU and a GPU, whose kernels are not the same: nothing goes along.
     """
     if one.kind != other.kind:
         return float("inf")
@@ -58,7 +58,11 @@ def distance(one: DeviceProfile, other: DeviceProfile) -> float:
 
 
 class BorrowedModel:
-    """A trained model of ``lender`` on the device of ``profile``. Implements ``CostModel``."""
+    """A trained model of ``lender`` on the device of ``profile``. Implements ``CostModel``.
+
+    Of the log of the factor over the roofline the part 1 / (1 + d) is kept, with d the
+    :func:`distance` of the devices.
+    """
 
     features_version = FEATURES_VERSION
 
@@ -66,10 +70,16 @@ class BorrowedModel:
         self.model = model
         self.lender = lender
         self.profile = profile
+        self._apart = distance(lender, profile)
         #: Names what was borrowed, as it stands in reports.
         self.name = f"{model.name}, borrowed from {lender.key}"
-        told = msgspec.json.encode((profile, lender, DEVICE_WIDTH))
+        told = msgspec.json.encode((profile, lender, WIDTH_A_DOUBLING))
         self.id = f"borrowed-{model.id}-{hashlib.sha256(told).hexdigest()[:8]}"
+
+    @property
+    def width_added(self) -> float:
+        """What is added to the log half widths of the lender's own intervals."""
+        return WIDTH_A_DOUBLING * self._apart
 
     def predict(self, features: FloatArray) -> Prediction:
         """Times of groups with ``features`` [n, F] on the new device.
@@ -89,9 +99,9 @@ class BorrowedModel:
         found = self.model.predict(told)
         learned = np.array([source == "learned" for source in found.source], dtype=bool)
         # Of what the lender does not know there is nothing to borrow.
-        factor = np.where(learned, found.us / roofline_us(told), 1.0)
-        us = roofline_us(features, self.profile) * factor
-        width = np.log(found.high_us / found.us) + DEVICE_WIDTH
+        factor = np.where(learned, np.log(found.us / roofline_us(told)), 0.0)
+        us = roofline_us(features, self.profile) * np.exp(factor / (1.0 + self._apart))
+        width = np.log(found.high_us / found.us) + self.width_added
         width = np.where(learned, width, np.maximum(width, np.log(INTERVAL_FACTOR)))
         source: tuple[Source, ...] = tuple(
             "borrowed" if flag else "roofline" for flag in learned.tolist()

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fusewise.costmodel.borrowed import DEVICE_WIDTH, BorrowedModel, distance
+from fusewise.costmodel.borrowed import BorrowedModel, distance
 from fusewise.costmodel.calibration import grouped_quantile
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel
@@ -158,7 +158,8 @@ def unadapted(
             subject=f"model {model.name}",
             remedy="use a base that was trained",
         )
-    found = BorrowedModel(model, lender, profile).predict(held.features)
+    borrowed = BorrowedModel(model, lender, profile)
+    found = borrowed.predict(held.features)
     known = np.array([source == "borrowed" for source in found.source], dtype=bool)
     if not known.any():
         return Unadapted(
@@ -172,13 +173,13 @@ def unadapted(
     large = us >= LARGE_US
     base = Roofline(profile).predict(held.features[known]).us
     error = np.abs(np.log(us / middle))
-    own = np.log(found.high_us[known] / middle) - DEVICE_WIDTH
+    own = np.log(found.high_us[known] / middle) - borrowed.width_added
     labels = np.array(split_groups(held.family[known], held.graph_key[known]), dtype=np.object_)
     return Unadapted(
         n_borrowed=int(known.sum()),
         mape_5us=mean(relative_errors(us[large], middle[large])),
         roofline_mape_5us=mean(relative_errors(us[large], base[large])),
-        coverage90=mean(error <= own + DEVICE_WIDTH),
+        coverage90=mean(error <= own + borrowed.width_added),
         width_needed=grouped_quantile(error - own, labels, model.calibration.confidence),
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusewise.costmodel import registry
-from fusewise.costmodel.borrowed import BorrowedModel, distance
+from fusewise.costmodel.borrowed import WIDTH_A_DOUBLING, BorrowedModel, distance
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.interface import CostModel
@@ -56,19 +56,32 @@ def test_what_a_kernel_takes_over_its_roofline_goes_along(
     borrowed = BorrowedModel(model, profile, other)
     assert isinstance(borrowed, CostModel)
     found, home = borrowed.predict(features), model.predict(some.features)
-    there = roofline_us(features)
-    factor = some.us / roofline_us(some.features)
+    there, at_home = roofline_us(features), roofline_us(some.features)
     known = np.array(found.source) == "borrowed"
     assert known.mean() > 0.9
     assert set(np.array(found.source)[~known]) <= {"roofline"}
-    error = np.abs(np.log(found.us / (there * factor)))[known]
-    assert np.median(error) < 0.5 * np.median(np.abs(np.log(factor))[known])
-    # At home it asks the same trees, but there it is less sure.
-    np.testing.assert_allclose(
-        (found.us / there)[known], (home.us / roofline_us(some.features))[known]
-    )
-    assert (found.high_us / found.us > 1.2 * home.high_us / home.us)[known].all()
+    # At home it asks the same trees; there it keeps the less of what they say, and is less sure.
+    apart = distance(profile, other)
+    kept = np.log(found.us / there)[known] / np.log(home.us / at_home)[known]
+    np.testing.assert_allclose(kept, 1.0 / (1.0 + apart))
+    wider = np.log(found.high_us / found.us) - np.log(home.high_us / home.us)
+    np.testing.assert_allclose(wider[known], WIDTH_A_DOUBLING * apart)
     np.testing.assert_allclose(found.us / found.low_us, found.high_us / found.us)
+    # Where kernels take as much over the roofline as they do at home, that is better than it alone.
+    error = np.abs(np.log(found.us / there * at_home / some.us))[known]
+    assert np.median(error) < 0.75 * np.median(np.abs(np.log(some.us / at_home))[known])
+
+
+def test_on_the_very_device_nothing_is_taken_off(
+    kernels: MakeKernels, model: TrainedModel, profile: DeviceProfile
+):
+    features = kernels(100, 4).features
+    twin = msgspec.structs.replace(profile, key="cpu-twin-4t", name="twin")
+    found, home = BorrowedModel(model, profile, twin).predict(features), model.predict(features)
+    known = np.array(found.source) == "borrowed"
+    assert known.any()
+    np.testing.assert_allclose(found.us[known], home.us[known])
+    np.testing.assert_allclose(found.high_us[known], home.high_us[known])
 
 
 def test_what_the_lender_does_not_know_is_the_roofline_s(
