@@ -34,7 +34,7 @@ _Entry = tuple[Candidate, Program]
 #: Seconds that have to be left for a second contest to begin.
 _LEAST_S = 3.0
 #: Seconds that a second contest is given: there are few candidates, and all is known by then.
-_CONTEST_S = 24.0
+_CONTEST_S = 12.0
 #: Seconds of what is left for each kernel that is tuned by coordinate descent: it compiles a dozen
 #: variants of the kernel, one after the other.
 _DESCENT_S = 12.0

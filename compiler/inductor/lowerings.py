@@ -58,6 +58,8 @@ _AFTER_LOWERING = frozenset(
         "combo_kernel_peak_memory_increase_gb",
         "combo_kernel_peak_memory_pct_threshold",
         "combo_kernel_max_distance",
+        "cpp.min_chunk_size",
+        "cpp.enable_floating_point_contract_flag",
     }
 )
 #: Where a graph lowered in :func:`standing` keeps what it was made from.
