@@ -301,6 +301,11 @@ def _draw(graphs: Sequence[dict[str, Any]], path: Path) -> None:
 )
 @click.option("--json", "path", type=click.Path(path_type=Path), help="File for all figures.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Picture to draw, PNG or SVG.")
+@click.option(
+    "--again",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Measure nothing; tell and draw what is in a file that --json wrote.",
+)
 @click.option("--count", is_flag=True, help="Only count the plans.")
 def main(
     *,
@@ -314,9 +319,13 @@ def main(
     home: Path | None,
     path: Path | None,
     figure: Path | None,
+    again: Path | None,
     count: bool,
 ) -> None:
     """Measure all legal plans of small graphs, and the regret of searches among them."""
+    if again is not None:
+        _tell(json.loads(again.read_text())["graphs"], figure)
+        return
     on = torch.device(device)
     if scale is None:
         scale = 16.0 if device == "cuda" else 1.0
@@ -351,6 +360,10 @@ def main(
     if not graphs:
         click.echo(f"no graph of {len(names)} programs was measured", err=True)
         return
+    _tell(graphs, figure)
+
+
+def _tell(graphs: Sequence[dict[str, Any]], figure: Path | None) -> None:
     _show(graphs)
     if figure is not None:
         _draw(graphs, figure)
