@@ -21,10 +21,11 @@ from fusewise.costmodel.probe import Extent, probe
 from fusewise.schedule.errors import ModelError, UnsupportedError
 
 _FALLBACK_CACHE: Final = 16 << 20
-#: Rates of profiles that are older than these, as parts of others. A strided read brings lines of
-#: 64 bytes for four; an atomic update is a random read and a random write; a small table stays in
-#: a CPU's first cache (25 times as fast, on an AMD EPYC), of a GPU nothing better is known.
-_STRIDED_OF_COPY: Final = 1 / 16
+#: Rates of profiles that are older than these, as parts of others. A strided read brings sectors of
+#: 32 bytes for four on a GPU, and on a CPU lines of 64, but writes nothing back; an atomic update is
+#: a random read and a random write; a small table stays in a CPU's first cache (25 times as fast, on
+#: an AMD EPYC), of a GPU nothing better is known.
+_STRIDED_OF_COPY: Final = 1 / 8
 _ATOMIC_OF_GATHERS: Final = 1 / 2
 _CONTENDED_OF_ATOMIC: Final = {"cpu": 25.0, "cuda": 1.0}
 _GATHERED_BYTES: Final = 4
@@ -68,7 +69,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def strided(self) -> float:
-        """``strided_gbs``; a sixteenth of ``copy_gbs`` where it was not probed."""
+        """``strided_gbs``; an eighth of ``copy_gbs`` where it was not probed."""
         return self.strided_gbs or _STRIDED_OF_COPY * self.copy_gbs
 
     @property

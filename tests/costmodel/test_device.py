@@ -78,7 +78,7 @@ def test_a_profile_from_before_the_newer_rates_is_what_it_was(tmp_path: Path):
     profile = msgspec.json.decode(text, type=DeviceProfile)
     # What is hashed into the names of models stays as it was.
     assert msgspec.json.encode(profile).decode() == text
-    assert profile.strided == pytest.approx(4250.0 / 16)
+    assert profile.strided == pytest.approx(4250.0 / 8)
     assert profile.atomic == pytest.approx(142.0 / 4 / 2)
     assert profile.contended == profile.atomic
     on_cpu = msgspec.structs.replace(profile, kind="cpu")
