@@ -15,7 +15,7 @@ from torch._inductor import config as inductor_config
 from fusewise.compiler.inductor import aside
 from fusewise.compiler.inductor.choices import variants
 from fusewise.compiler.inductor.driver import Program
-from fusewise.compiler.survey import Predictor, Survey, survey
+from fusewise.compiler.survey import Predictor, Survey, survey, survey_all
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.errors import PlanError
@@ -122,6 +122,41 @@ def test_choices_that_change_nothing_are_known_before(live: Any, predictor: Pred
             other = survey(graph.compile, predictor, key="k", kind="inference", choices=choices)
             assert (other.problem, other.default_plan) == (first.problem, first.default_plan)
             assert other.decisions == first.decisions
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_copies_of_the_process_come_to_the_same(
+    live: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = ((64, 96), (96, 96), (96,))
+    inputs = tuple(torch.randn(shape, device="cuda") for shape in shapes)
+    (graph,) = live.capture(live.UserProgram(attending, inputs))
+    profile = device_profile(torch.device("cuda", 0), tmp_path)
+    predictor = Predictor(Roofline(profile), profile, {})
+    monkeypatch.setattr(aside, "_LEAST_CORES", 1)
+    asked: list[bool] = []
+
+    def told() -> Any:
+        surveys = survey_all(
+            graph.compile, predictor, key="k", kind="inference", budget_s=None, most=6
+        )
+        schedules = [c.schedule for s in surveys for c in s.candidates[:2]]
+        programs = graph.compile.generate_all(schedules)
+        found = [(s.choices, s.problem, s.default_plan, s.candidates) for s in surveys]
+        return found, [getattr(p, "source", str(p)) for p in programs]
+
+    def both() -> Any:
+        monkeypatch.setattr(aside._useless, "is_set", lambda: False)
+        copied = told()
+        asked.append(aside.can_work_aside())
+        monkeypatch.setattr(aside._useless, "is_set", lambda: True)
+        return copied, told()
+
+    (copied, here), _ = _meanwhile(graph, both)
+    assert asked == [True]
+    assert copied == here
+    # The device works on in this process.
+    assert torch.ones(8, device="cuda").sum().item() == 8
 
 
 class TestAside:
