@@ -32,9 +32,11 @@ _T = TypeVar("_T")
 #: Cores from which on it pays: one is for this process, one for the process that measures.
 _LEAST_CORES = 4
 #: A copy is given up after this long, whatever its work.
-_MOST_S = 60.0
+_MOST_S = 30.0
 #: Inductor's settings in a copy: the processes of its pool are the other one's.
 COPY_SETTINGS: dict[str, Any] = {"compile_threads": 1}
+#: What errors say where a copy would need the device.
+_DEVICE_ERRORS = ("forked subprocess", "CUDA error", "CUDA driver", "NVIDIA driver")
 _LENGTH = 8
 _CHUNK = 1 << 20
 
@@ -69,10 +71,11 @@ def work_aside(
     until = time.monotonic() + limit
     count = min(len(jobs), len(os.sched_getaffinity(0)) - 1)
     copies: dict[int, tuple[int, bytearray]] = {}
+    gpu = _gpu_in_use()
     try:
         with few_garbage():
             for at in range(count):
-                pid, reading = _start([(i, jobs[i]) for i in range(at, len(jobs), count)])
+                pid, reading = _start([(i, jobs[i]) for i in range(at, len(jobs), count)], gpu)
                 copies[reading] = pid, bytearray()
         for index, succeeded, value in _answers(copies, until):
             if succeeded:
@@ -105,7 +108,26 @@ def few_garbage() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _start(jobs: Sequence[tuple[int, Callable[[], Any]]]) -> tuple[int, int]:
+def _gpu_in_use() -> int | None:
+    """The current GPU, of which torch then knows all that a copy may ask; None where none is."""
+    if not torch.cuda.is_initialized():
+        return None
+    gpu = torch.cuda.current_device()
+    torch.cuda.get_device_properties(gpu)
+    return gpu
+
+
+def _answer_without_device(gpu: int) -> None:
+    """Have torch tell what it knows of the GPU: as it is, it refuses in a copy to tell anything.
+
+    What has to be asked of the device itself still fails, with an error of CUDA's.
+    """
+    cuda: Any = torch.cuda
+    cuda._lazy_init = lambda: None
+    cuda.current_device = lambda: gpu
+
+
+def _start(jobs: Sequence[tuple[int, Callable[[], Any]]], gpu: int | None) -> tuple[int, int]:
     """Copy this process; its number, and the end of a pipe that its answers come out of."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -122,6 +144,8 @@ def _start(jobs: Sequence[tuple[int, Callable[[], Any]]]) -> tuple[int, int]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         # The threads of OpenMP were not copied.
         torch.set_num_threads(1)
+        if gpu is not None:
+            _answer_without_device(gpu)
         with inductor_config.patch(COPY_SETTINGS):
             for index, job in jobs:
                 _send(writing, index, job)
@@ -138,7 +162,7 @@ def _send(writing: int, index: int, job: Callable[[], Any]) -> None:
         answer = (index, False, error)
     except Exception as error:  # noqa: BLE001 - it is raised where the job was wanted
         # What needs the device says so; that is no error of the job.
-        needs_device = "forked subprocess" in str(error)
+        needs_device = any(text in str(error) for text in _DEVICE_ERRORS)
         told = RuntimeError(f"{type(error).__name__}: {error}")
         answer = (index, False, None if needs_device else told)
     data = pickle.dumps(answer)
