@@ -59,6 +59,7 @@ _AFTER_LOWERING = frozenset(
         "combo_kernel_peak_memory_pct_threshold",
         "combo_kernel_max_distance",
         "cpp.min_chunk_size",
+        "cpp.simdlen",
         "cpp.enable_floating_point_contract_flag",
     }
 )

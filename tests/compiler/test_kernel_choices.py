@@ -396,3 +396,36 @@ def test_on_a_cpu_products_stay_what_they_are(live: Any) -> None:
     program = graph.generate(Schedule(lowering=(Choice("products_as_sums", True),)))
     assert program.code_hash == graph.stock.code_hash
     live.difference(graph.run(program), graph.eager())
+
+
+def test_code_is_the_same_while_a_compile_waits(live: Any, device: str) -> None:
+    """What is generated on a lowering that stands is what the program will be compiled by."""
+
+    def f(x: Any, y: Any, z: Any) -> Any:
+        return (x * y + x).relu(), z.exp(), torch.softmax(y, -1)
+
+    make = live.Make(device, torch.float32)
+    args = (make.tensor(64, 100), make.tensor(64, 100), make.tensor(40, 70))
+    (graph,) = live.capture(live.UserProgram(f, args))
+    names = first_nodes(graph)
+    choices = [cs for cs in unpredictable(device) if stage_of(cs[0]) == "codegen"]
+    if device == "cuda":
+        nodes = graph.surveyed.problem.node_by_name
+        groups = graph.surveyed.default.groups
+        reduced = next(g[0] for g in groups if any(nodes[n].kind == "reduction" for n in g))
+        choices += [
+            (combo_choice(names[:2]), blocks_choice(names[0], "autotune")),
+            (shape_choice(reduced, "looped"),),
+        ]
+    schedules = [schedule(graph, *codegen) for codegen in choices]
+    direct = [graph.generate(chosen).code_hash for chosen in schedules]
+    assert len(set(direct)) > 1
+    found: list[Any] = []
+
+    def visit() -> bool:
+        found.extend(graph.compile.generate_all(schedules))
+        return False
+
+    with graph.context():
+        assert graph.compile.compile_after(visit, measured=False) is None
+    assert [program.code_hash for program in found] == direct
