@@ -22,9 +22,9 @@ from fusewise.schedule.errors import ModelError, UnsupportedError
 
 _FALLBACK_CACHE: Final = 16 << 20
 #: Rates of profiles that are older than these, as parts of others. A strided read brings sectors of
-#: 32 bytes for four on a GPU, and on a CPU lines of 64, but writes nothing back; an atomic update is
-#: a random read and a random write; a small table stays in a CPU's first cache (25 times as fast, on
-#: an AMD EPYC), of a GPU nothing better is known.
+#: 32 bytes for four on a GPU, and on a CPU lines of 64, but writes nothing back; an atomic update
+#: is a random read and a random write; a small table stays in a CPU's first cache (25 times as
+#: fast, on an AMD EPYC), of a GPU nothing better is known.
 _STRIDED_OF_COPY: Final = 1 / 8
 _ATOMIC_OF_GATHERS: Final = 1 / 2
 _CONTENDED_OF_ATOMIC: Final = {"cpu": 25.0, "cuda": 1.0}

@@ -28,6 +28,7 @@ def train(home: Path, dataset: str, hash_seed: int) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("dataset", shipped_names())
 def test_the_same_seed_gives_the_same_file(dataset: str, tmp_path: Path):
     first, second = (train(tmp_path, dataset, hash_seed) for hash_seed in (1, 2))
