@@ -28,6 +28,8 @@ class Mover(NamedTuple):
     written: bool
     #: Whether its sectors were fetched for another access.
     near: bool
+    #: Whether an earlier pass of the kernel has read it.
+    again: bool = False
 
 
 class Shape(NamedTuple):
@@ -159,16 +161,18 @@ def _penalty(size: int) -> float:
 
 
 def _alone(layout: Layout, bounds: Collection[int], inside: int, length: int) -> bool:
-    """Whether no loop that is taken for one with that of step 1 moves the access as well."""
-    product = 1
-    past = False
+    """Whether no loop that is taken for one with that of step 1 moves the access as well.
+
+    Loops that go through memory as one are one.
+    """
+    product, follows = 1, 0
     for extent, step in zip(reversed(layout.loops), reversed(layout.steps), strict=True):
-        if past:
+        if follows and step != follows:
             if product // length in bounds:
                 return True
             if step:
                 return False
-        elif product // length == inside and step == 1:
-            past = True
+        elif follows or (product // length == inside and step == 1):
+            follows = step * extent
         product *= extent
     return True

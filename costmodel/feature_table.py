@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 5
+FEATURES_VERSION: Final = 6
 
 
 class Feature(NamedTuple):
@@ -37,6 +37,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("pointwise", "count", "pointwise nodes"),
     Feature("reductions", "count", "reduction nodes"),
     Feature("plain_reductions", "count", "of these: sum, product, extremum, any"),
+    Feature("distinct_reductions", "count", "of these: over different values or of another kind"),
     Feature("index_reductions", "count", "of these: argmax, argmin"),
     Feature("fused_reductions", "count", "of these: Welford, online softmax, dot, others"),
     Feature("outer_reductions", "count", "reductions whose largest read does not lie along them"),
@@ -64,6 +65,9 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("sector_bytes", "log2 bytes", "bytes of the sectors that the blocks touch, in all"),
     Feature("issued", "log2 accesses", "loads and stores that the warps issue, in all"),
     Feature("wavefronts", "log2 lines", "cache lines that these ask for"),
+    Feature("row_threads", "log2 threads", "threads that share a row of a reduction"),
+    Feature("combined", "log2 operations", "steps in which these put their results together"),
+    Feature("combining", "log2 steps", "such steps one after the other, of all waves"),
     Feature(
         "vector_bytes", "log2 bytes", "bytes that a thread loads or stores at once, on average"
     ),
@@ -80,7 +84,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("written_atomic", "log2 bytes", "distinct bytes updated atomically"),
     Feature("written_other", "log2 bytes", "bytes stored in any other way"),
     Feature("atomic_updates", "log2 elements", "atomic updates, repetitions counted"),
-    Feature("atomic_hits", "log2 ratio", "atomic updates of each element, on average"),
+    Feature("atomic_hits", "log2 ratio", "most atomic updates of each element, on average"),
     Feature("line_bytes", "log2 bytes", "bytes of the lines that accesses in short stretches move"),
     Feature(
         "across_bytes", "log2 bytes", "distinct bytes whose neighbours lie along an outer loop"
@@ -109,6 +113,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("transcendental", "log2 operations", "exponentials, logarithms, trigonometry"),
     Feature("selection", "log2 operations", "comparisons, selections, logic, masks"),
     Feature("indexing", "log2 operations", "integer index arithmetic and bounds checks"),
+    Feature("address", "log2 operations", "divisions, remainders and bounds within indices"),
     Feature("conversion", "log2 operations", "conversions between dtypes"),
     Feature("random", "log2 operations", "random numbers"),
     Feature("reducing", "log2 operations", "steps of reductions, scans and sorts"),

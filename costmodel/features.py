@@ -6,6 +6,7 @@ and the order in which a group's nodes are named does not matter to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
@@ -54,6 +55,10 @@ def _columns(names: Iterable[str]) -> list[int]:
 
 _SUMMED_AT, _LARGEST_AT = _columns(SUMMED), _columns(LARGEST)
 _SMALLEST_AT, _MET_AT = _columns(SMALLEST), _columns(MET)
+#: What nodes that do the same do only once.
+_WORK = (*CLASSES, "welford", "online_softmax", "address")
+_WORK_AT = _columns(_WORK)
+_WORK_IN_SUMMED = [SUMMED.index(name) for name in _WORK]
 _OPERATIONS_AT = _columns((*CLASSES, "flops"))
 _DISTINCT_AT = _columns(DISTINCT)
 _TILE = (
@@ -74,12 +79,26 @@ _TILE = (
     "sector_bytes",
     "issued",
     "wavefronts",
+    "row_threads",
+    "combined",
+    "combining",
+    "distinct_reductions",
     "round_bytes",
 )
 _TILE_AT = _columns(_TILE)
 _SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
 _LOG_AT = [i for i, feature in enumerate(FEATURES) if feature.unit.startswith("log2")]
 _DEVICE_AT = _columns(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
+
+
+#: Values that a reduction keeps; others keep one.
+_VALUES = {
+    "welford_reduce": 3,
+    "welford_combine": 3,
+    "online_softmax_reduce": 2,
+    "argmax": 2,
+    "argmin": 2,
+}
 
 
 class Featurizer:
@@ -100,6 +119,15 @@ class Featurizer:
         self._reduced = [
             (node.numel, node.rnumel, hints[node.name]) if node.name in hints else None
             for node in nodes
+        ]
+        self._kinds = [
+            (node.reduction_type, *((a.buffer, a.index) for a in node.reads)) for node in nodes
+        ]
+        # Results of one reduction are nodes of their own that do the same.
+        first: dict[object, int] = {}
+        self._twin = [
+            first.setdefault((kind, node.ops, node.numel), i) if node.kind == "reduction" else i
+            for i, (kind, node) in enumerate(zip(self._kinds, nodes, strict=True))
         ]
         self._sums = np.array([node_sums(node) for node in nodes], dtype=np.float64)
         extremes = [node_extremes(node) for node in nodes]
@@ -125,6 +153,13 @@ class Featurizer:
         starts = np.cumsum([0, *(len(ids) for ids in members[:-1])])
         rows = np.zeros((len(groups), len(FEATURES)))
         rows[:, _SUMMED_AT] = np.add.reduceat(self._sums[flat], starts)
+        for row, ids in enumerate(members):
+            if len(ids) > 1 and self.profile.kind == "cuda":
+                done = {self._twin[i] for i in ids}
+                if len(done) < len(ids):
+                    again = [i for i in ids if self._twin[i] != i and self._twin[i] in ids]
+                    at = np.array(again, dtype=np.intp)
+                    rows[row, _WORK_AT] -= self._sums[at][:, _WORK_IN_SUMMED].sum(axis=0)
         extremes = np.maximum.reduceat(self._extremes[flat], starts)
         rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
         rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) :]
@@ -147,6 +182,11 @@ class Featurizer:
         shapes, movers, steps = self._frames.kernel(ids, met)
         rows, cores = int(row[COLUMN["numel"]]), self.profile.cores
         tile = tile_of(rows, reductions, movers, shapes, loads, cores, steps=steps)
+        # Two results of one reduction (a mean and its variance) are found together.
+        kinds = {self._kinds[i] for i in ids if self._reduced[i] is not None}
+        weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds)
+        steps_each = math.log2(tile.row_threads) if tile.row_threads > 1 else 0.0
+        met_rows = reductions[0][0] if reductions else 0
         return (
             tile.programs,
             tile.turns,
@@ -165,6 +205,10 @@ class Featurizer:
             tile.sectors * SECTOR_BYTES,
             tile.issued,
             tile.wavefronts,
+            tile.row_threads,
+            weight * met_rows * tile.row_threads * steps_each,
+            weight * tile.waves * steps_each,
+            len(kinds),
             tile.sectors * SECTOR_BYTES / (tile.waves * tile.turns),
         )
 
@@ -195,9 +239,6 @@ class Featurizer:
         column[COLUMN["reuse"]] = touched / some
         column[COLUMN["irregular"]] = (distinct - contiguous) / some
         column[COLUMN["intensity"]] = operations / some
-        atomic = np.maximum(column[COLUMN["written_atomic"]], 1.0)
-        width = np.maximum(column[COLUMN["width_min"]], 1.0)
-        column[COLUMN["atomic_hits"]] = column[COLUMN["atomic_updates"]] * width / atomic
         iterations = column[COLUMN["iterations"]]
         column[COLUMN["operations_each"]] = operations / np.maximum(iterations, 1.0)
         column[COLUMN["turn_operations"]] = (

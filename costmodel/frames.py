@@ -65,7 +65,7 @@ class Frames:
         frames = {i: self.frame(i, self.turns(i, main) if i in crossed else ()) for i in ids}
         movers = []
         first: dict[tuple[object, ...], int] = {}
-        for i, key, size, written in moving:
+        for i, key, size, written, again in moving:
             layout = frames[i][1].get(key)
             if layout is not None:
                 node = self._nodes[i]
@@ -76,7 +76,7 @@ class Frames:
                     not layout.looked_up
                     and 0 < abs(layout.origin - begin) * layout.itemsize < _NEAR
                 )
-                movers.append(Mover(layout, node.numel * node.rnumel, size, written, near))
+                movers.append(Mover(layout, node.numel * node.rnumel, size, written, near, again))
         whole = self._nodes[main].numel * self._nodes[main].rnumel
         steps = any(
             m.steps and m.steps[-1] > 1

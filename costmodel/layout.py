@@ -188,7 +188,7 @@ def merged_loops(
 
 
 def moved(layout: Layout, sections: Sequence[Section]) -> tuple[float, float]:
-    """Sectors that a block touches, and loads (or stores) that its threads issue.
+    """Sectors that a block touches, and elements that its threads load (or store).
 
     Args:
         layout: of the access.
@@ -225,6 +225,6 @@ def moved(layout: Layout, sections: Sequence[Section]) -> tuple[float, float]:
         for i, step in enumerate(layout.steps):
             if not step:
                 count *= held[i]
-    bytes_in_row = span * layout.itemsize
-    sectors = max(1.0, (bytes_in_row + SECTOR_BYTES - layout.alignment) / SECTOR_BYTES)
-    return count * sectors, max(lanes / layout.vector, 1.0)
+    # A row of neighbours that begins anywhere lies in one sector more, now and then.
+    row = span * layout.itemsize + SECTOR_BYTES - layout.alignment
+    return count * max(1.0, row / SECTOR_BYTES), lanes

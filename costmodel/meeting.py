@@ -103,8 +103,8 @@ _INTEGER: Final = re.compile(r"int(16|32|64)$")
 _SECTOR_ELEMENTS: Final = 8
 
 
-#: Node, access (buffer and index), bytes, and whether it is a write.
-Moving = tuple[int, tuple[str, str], int, bool]
+#: Node, access (buffer and index), bytes, whether it is a write, and whether it was read before.
+Moving = tuple[int, tuple[str, str], int, bool, bool]
 
 
 class Met(NamedTuple):
@@ -221,7 +221,7 @@ class Meeting:
                     total[_RUNS] += w.runs
                     total[_LINE] += w.line
                     total[_RANDOM] += w.random
-                    moving.append((i, w.key, w.bytes, True))
+                    moving.append((i, w.key, w.bytes, True, False))
                 else:
                     removed.add(w.buffer)
                     total[_STORES_REMOVED] += w.bytes
@@ -293,7 +293,7 @@ class Meeting:
                 seen[slot] = passes | bit
                 if passes:
                     total[_REREAD] += r.bytes
-                    moving.append((i, r.key, r.bytes, False))
+                    moving.append((i, r.key, r.bytes, False, True))
                     continue
                 if inside and slot in written:
                     total[_READS_REMOVED] += r.bytes
@@ -301,7 +301,7 @@ class Meeting:
                     if here > level.get(ids[made[buffer]], here):
                         total[_REREAD] += r.bytes
                     continue
-                moving.append((i, r.key, r.bytes, False))
+                moving.append((i, r.key, r.bytes, False, False))
                 total[_TOUCHED] += r.touched
                 total[_UNALIGNED] += r.unaligned
                 total[r.width_at] += r.touched

@@ -6,6 +6,7 @@ of ``fusewise.costmodel.features``.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,9 @@ from fusewise.schedule.problem import Node
 #: Threads of a CUDA block that share one reduction.
 _BLOCK: Final = 1024
 _NO_WIDTH: Final = 4
+#: What costs more than an addition in an index: quotients and remainders, and bounds.
+_DIVIDED: Final = re.compile(r"((?:ModularIndexing\([^()]*, |[^()]*//)(\d+))")
+_BOUNDED: Final = re.compile(r"(?:Min|Max)\([^()]*")
 
 #: Columns that are a sum over a group's nodes.
 SUMMED: Final = (
@@ -42,6 +46,7 @@ SUMMED: Final = (
     "welford",
     "online_softmax",
     "atomic_updates",
+    "address",
 )
 #: Columns that are a maximum over the nodes.
 LARGEST: Final = (
@@ -53,6 +58,7 @@ LARGEST: Final = (
     "parallel",
     "rows",
     "column_run",
+    "atomic_hits",
 )
 #: Columns that are a minimum over the nodes.
 SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
@@ -87,7 +93,28 @@ def node_sums(node: Node) -> list[float]:
         iterations * node.reduction_type.startswith("welford"),
         iterations * node.reduction_type.startswith("online_softmax"),
         float(sum(a.touched for a in node.writes if a.kind == "atomic")),
+        address_operations(node),
     ]
+
+
+def address_operations(node: Node) -> float:
+    """Divisions, remainders and bounds that the indices of a node take, over all iterations.
+
+    Each is done once, in however many indices it is; by a power of two it costs nothing.
+    """
+    dear: set[str] = set()
+    for access in (*node.reads, *node.writes):
+        index, _, sizes = access.index.partition(" : ")
+        dear.update(text for text, number in _DIVIDED.findall(index) if not _is_power(int(number)))
+        dear.update(_BOUNDED.findall(index))
+        # A flat position is taken apart into the turns of each loop.
+        loops = sizes.split(",")[1:]
+        dear.update(f"{i} {n}" for i, n in enumerate(reversed(loops)) if not _is_power(int(n)))
+    return float(len(dear) * node.numel * node.rnumel)
+
+
+def _is_power(n: int) -> bool:
+    return n & (n - 1) == 0
 
 
 def node_extremes(node: Node) -> list[float]:
@@ -99,6 +126,7 @@ def node_extremes(node: Node) -> list[float]:
     iterations = node.numel * node.rnumel
     reduction = node.kind == "reduction"
     read = largest_read(node)
+    atomic = [a for a in node.writes if a.kind == "atomic"]
     largest = [
         node.numel,
         node.rnumel,
@@ -108,6 +136,7 @@ def node_extremes(node: Node) -> list[float]:
         iterations,
         node.numel if reduction else 0,
         read.run if reduction and read.across else 0,
+        max((a.touched * a.itemsize / max(a.bytes, 1) for a in atomic), default=0),
     ]
     smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]

@@ -25,7 +25,7 @@ from fusewise.costmodel.layout import Layout, Section, moved
 
 #: Longest row that is held whole.
 _HELD: Final = {"inner": 1024, "outer_tiny": 64, "outer": 64, "default": 64}
-#: Sectors of a cache line.
+#: Sectors that a cache looks up at once.
 _LINE_SECTORS: Final = 4
 #: Threads of a warp.
 WARP: Final = 32
@@ -59,6 +59,8 @@ class Tile(NamedTuple):
     waves: float
     #: Elements of all blocks, over iterations, less 1.
     padding: float
+    #: Threads that share a row.
+    row_threads: float
     #: Sectors that all blocks touch.
     sectors: float
     #: Loads and stores that all warps issue, and cache lines that these ask for.
@@ -96,12 +98,13 @@ def tile_of(
     if not reductions:
         ends = sum(m.written for m in movers)
         blocks = pointwise_blocks(extents, square=len(movers) == 2 and ends == 1)  # noqa: PLR2004
-        return _fastest(blocks, extents, 1, movers, cores, loads, persistent=False)
+        return _fastest(blocks, extents, 1, movers, cores, loads, persistent=False, inner=False)
     hints = {hint for _, _, hint in reductions}
     hint: Hint = hints.pop() if len(hints) == 1 else "default"
     if hint == "inner" and steps:
         hint = "default"
     persistent = length <= _HELD[hint]
+    along = inner or hint == "inner"
     if hint == "default" and inner and len(extents) == 1:
         hint = "inner"
     blocks = (
@@ -109,21 +112,30 @@ def tile_of(
         if persistent
         else looped_blocks(extents, length, hint, loads + len(reductions))
     )
-    return _fastest(blocks, extents, length, movers, cores, loads, persistent=persistent)
+    return _fastest(
+        blocks, extents, length, movers, cores, loads, persistent=persistent, inner=along
+    )
 
 
 def _both_ways(
     reductions: Sequence[tuple[int, int, Hint]], movers: Sequence[Mover], cores: int
 ) -> Tile:
-    """Along one dimension and another at once: each block takes some rows of the longer way
-    (``mix_order_reduction``)."""
-    rows, length, _ = max(reductions, key=lambda r: r[0])
-    each = max(1, rows // (8 * cores))
+    """Along rows and across them at once (``SIMDScheduling._codegen_mix_order_reduction``).
+
+    Each block goes through some rows, which are fetched ahead, and keeps a sum of each column.
+    """
+    rows, length, _ = max(reductions, key=lambda r: (r[2] == "inner", r[0]))
+    each = min(max(power(rows // (8 * cores) + 1) // 2, 16), 128)
     held = power(length)
-    block = Block((1,), held, max(min(held // 256, 8), 1))
-    tile = _tile(block, (rows,), length, movers, cores, 2, persistent=True, tuned=True)
-    programs = math.ceil(rows / each)
-    return tile._replace(programs=programs, turns=each, waves=_waves(block, programs, cores, 2))
+    across = min(max(each // 32, 4 if held <= 512 else 1), 16)  # noqa: PLR2004
+    warps = min(max(held // 128, 2), 8)
+    block = Block((across,), held, max(warps // 2, 1) if held <= 1024 else warps)  # noqa: PLR2004
+    tile = _tile(block, (rows,), length, movers, cores, 2, persistent=True, tuned=True, inner=True)
+    programs, turns = math.ceil(rows / each), each // across
+    ahead = min(max(turns // 4, 1), 3)
+    return tile._replace(
+        programs=programs, turns=turns / ahead, waves=_waves(block, programs, cores, 2)
+    )
 
 
 def _fastest(
@@ -135,20 +147,21 @@ def _fastest(
     loads: int,
     *,
     persistent: bool,
+    inner: bool,
 ) -> Tile:
     tuned = len(blocks) > 1
     # Of blocks along a single dimension the tuning does not choose by much.
     if not tuned or (length == 1 and len(extents) == 1):
-        return _tile(blocks[0], extents, length, movers, cores, loads, persistent, tuned)
+        return _tile(blocks[0], extents, length, movers, cores, loads, persistent, tuned, inner)
     deciding = sorted(movers, key=lambda m: -m.bytes)[:_DECIDING]
 
     def time(block: Block) -> float:
-        tile = _tile(block, extents, length, deciding, cores, loads, persistent, tuned)
+        tile = _tile(block, extents, length, deciding, cores, loads, persistent, tuned, inner)
         chain = tile.waves * tile.turns * _LATENCY_NS
         return chain + max(tile.sectors / _SECTORS_NS, tile.wavefronts / _LINES_NS) / cores
 
     best = min(dict.fromkeys(blocks), key=time)
-    return _tile(best, extents, length, movers, cores, loads, persistent, tuned)
+    return _tile(best, extents, length, movers, cores, loads, persistent, tuned, inner)
 
 
 def _tile(
@@ -160,6 +173,7 @@ def _tile(
     loads: int,
     persistent: bool,
     tuned: bool,
+    inner: bool,
 ) -> Tile:
     programs = 1.0
     for extent, part in zip(extents, block.across, strict=True):
@@ -173,6 +187,8 @@ def _tile(
     whole = ((float(length), float(min(block.along, length))), *across)
     sectors = issued = wavefronts = 0.0
     for m in movers:
+        if m.again and persistent:
+            continue
         full = length > 1 and m.total > rows
         sections = whole if full else across
         each, instructions, asked = _moves(m.layout, sections)
@@ -196,6 +212,7 @@ def _tile(
         tuned=tuned,
         waves=_waves(block, programs, cores, loads),
         padding=max(programs * turns * block.elements / max(rows * length, 1) - 1.0, 0.0),
+        row_threads=_row_threads(block, inner) if length > 1 else 1.0,
         sectors=sectors,
         issued=issued,
         wavefronts=wavefronts,
@@ -206,23 +223,33 @@ def _tile(
 def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float, float]:
     """Sectors that a block touches, loads that its warps issue, and sectors of one of these.
 
-    Threads of a warp go along the section that memory lies along, then along the others.
+    Threads of a warp go along the section that memory lies along, then along the others. They load
+    several elements at once where these are neighbours in that section.
     """
-    each, loads = moved(layout, sections)
-    lanes = float(WARP * layout.vector)
-    first, product = 0, 1.0
-    if len(sections) > 1 and layout.inside:
+    each, elements = moved(layout, sections)
+    first, vector, product = 0, 1, 1.0
+    if layout.inside:
         for i, (total, _) in enumerate(sections):
-            product *= total
-            if layout.inside < product:
+            if layout.inside < product * total:
                 first = i
+                vector = layout.vector if layout.inside <= product else 1
                 break
+            product *= total
+    lanes = float(WARP * vector)
     parts = [1.0] * len(sections)
     for i in (first, *(i for i in range(len(sections)) if i != first)):
         parts[i] = min(sections[i][1], lanes)
         lanes /= parts[i]
     request = [(total, part) for (total, _), part in zip(sections, parts, strict=True)]
-    return each, loads / WARP, moved(layout, request)[0]
+    return each, max(elements / vector, 1.0) / WARP, moved(layout, request)[0]
+
+
+def _row_threads(block: Block, inner: bool) -> float:
+    """Threads that share a row; a warp goes along rows or across them, as memory lies."""
+    across = math.prod(block.across)
+    threads = block.warps * WARP
+    threads = WARP * max(1, block.warps // across) if inner else max(1, threads // across)
+    return float(min(block.along, threads))
 
 
 def _waves(block: Block, programs: float, cores: int, loads: int) -> float:

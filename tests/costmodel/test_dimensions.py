@@ -28,6 +28,18 @@ def test_a_transpose_has_two() -> None:
     assert dimensions_of(ROWS, 1, [ACROSS, ALONG], [Shape(LOOPS, ())])[0] == (784, 64 * 128)
 
 
+def test_loops_that_go_through_memory_as_one_are_one() -> None:
+    loops = (64, 28, 28, 128)
+    index = "100352*i0 + i1 + 784*i2 : 64, 784, 128"
+    layout = layout_of(Access("x", "strided", ROWS, 4 * ROWS, 4, 784, index), loops)
+    along = layout_of(Access("y", "contiguous", ROWS, 4 * ROWS, 4, 1, "i0 : 6422528"), loops)
+    assert layout is not None
+    assert along is not None
+    write = Mover(layout, ROWS, 4 * ROWS, written=True, near=False)
+    read = Mover(along, ROWS, 4 * ROWS, written=False, near=False)
+    assert dimensions_of(ROWS, 1, [write, read], [Shape((64, 784, 128), ())])[0] == (128, 50176)
+
+
 def test_loops_that_cannot_be_cut_to_the_same_hide_the_transpose() -> None:
     # Inductor then takes two loops for one, which no access lies along.
     shapes = [Shape(LOOPS, ()), Shape((ROWS,), ())]

@@ -54,7 +54,31 @@ def test_reductions_along_both_ways_share_rows_between_blocks() -> None:
     reductions: list[tuple[int, int, Hint]] = [(65536, 256, "inner"), (256, 65536, "outer")]
     tile = tile_of(65536, reductions, [], [], 2, CORES)
     assert tile.programs >= CORES
-    assert tile.programs * tile.turns >= 65536
+    # Turns are what is waited for: some are fetched ahead.
+    assert tile.programs * tile.turns * tile.across * 3 >= 65536
+    assert tile.persistent
+
+
+def test_rows_are_shared_by_a_warp_or_more() -> None:
+    inner, outer = (
+        reduced(512, 4096, "inner"),
+        reduced(512, 4096, "outer", "i0 + 512*i1 : 512, 4096"),
+    )
+    assert inner.row_threads >= WARP
+    assert outer.row_threads <= outer.warps * WARP / outer.across
+
+
+def test_what_is_held_is_not_read_again() -> None:
+    rows, length = 1024, 512
+    read = mover(f"i0 : {rows * length}", (rows, length), rows * length)
+    again = read._replace(again=True)
+    shapes = [Shape((rows,), (length,))]
+
+    def issued(movers: list[Mover], hint: Hint) -> float:
+        return tile_of(rows, [(rows, length, hint)], movers, shapes, 2, CORES).issued
+
+    assert issued([read, again], "inner") == issued([read], "inner")
+    assert issued([read, again], "outer") == 2 * issued([read], "outer")
 
 
 def test_pointwise_kernels_have_no_reduction() -> None:
