@@ -26,6 +26,8 @@ from fusewise.schedule.reductions import Shape
 #: Elements that a block can hold of a row: what is above is beyond Triton, or beyond its registers
 #: by far.
 _MOST_HELD = 32_768
+#: Blocks that Inductor has share the reductions of a kernel of one row; fewer where rows are more.
+_SHARED = 64
 #: Reductions that Inductor cannot cut, or cuts by rules of its own.
 _NEVER_CUT = frozenset({"argmax", "argmin", "scan", "dot"})
 
@@ -174,6 +176,11 @@ def _size(extents: Sequence[Any]) -> int | None:
     return product
 
 
+def _power_of_two(size: int) -> int:
+    """The size as heuristics see it: the least power of two that is no smaller."""
+    return 1 << (size - 1).bit_length()
+
+
 def _dispatch_codegen() -> None:
     from torch._inductor.codegen.triton import TritonKernel
     from torch._inductor.codegen.triton_combo_kernel import ComboKernel
@@ -202,7 +209,12 @@ def _dispatch_codegen() -> None:
         found = None if wanted is None else wanted.shape_of(self.features)
         if found is None:
             return bool(cooperative(self))
-        return bool(self.inside_reduction) and found[1] == "cooperative"
+        if not self.inside_reduction or found[1] != "cooperative":
+            return False
+        rows, length = (_size([n]) for n in (self.features.numel, self.features.reduction_numel))
+        if rows and length and _power_of_two(length) < _SHARED // _power_of_two(rows):
+            raise _refused(f"{found[0]!r} reduces {length} elements, too few for blocks to share")
+        return True
 
     choices_class.should_use_persistent_reduction = staticmethod(should_persist)  # type: ignore[method-assign]
     TritonKernel.should_use_cooperative_reduction = should_cooperate  # type: ignore[method-assign]

@@ -176,7 +176,8 @@ def test_schedules_are_of_all_kinds_and_the_default_is_one(collected: Collected)
     assert any(schedule.lowering for schedule in made)
     for row in collected.of("schedule"):
         if row.status == "ok":
-            assert row.interval is not None and row.error is not None and row.code_hash
+            assert row.interval is not None or row.rounds < 6
+            assert row.error is not None and row.code_hash
         else:
             assert row.reason
 
