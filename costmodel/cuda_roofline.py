@@ -89,7 +89,7 @@ def cuda_parts(
 
     additions = rate("device_flops") / 2.0
     work = sum((each * amount(name) for name, each in _ADDITIONS.items()), np.zeros(len(spread)))
-    held = amount("persistent")
+    held = np.clip(amount("persistent"), 0.0, 1.0)
     for name, (looped, whole) in _LOOPED.items():
         work += (looped * (1.0 - held) + whole * held) * amount(name)
     # Eight-byte lanes are half as many.
@@ -109,7 +109,7 @@ def _waiting(amount: Callable[[str], FloatArray]) -> FloatArray:
     """Microseconds that blocks of CUDA kernels spend waiting, one after the other."""
     waves = amount("waves")
     loads = np.maximum(amount("loads") - 1.0, 0.0)
-    turn = _TURN_US + _MASKED_US * (1.0 - amount("even")) + _LOAD_US * loads
+    turn = _TURN_US + _MASKED_US * (1.0 - np.minimum(amount("even"), 1.0)) + _LOAD_US * loads
     turn += _OPERATION_US * amount("turn_operations")
     # In a loop a block waits for what it loads before it goes on.
     waiting = _WAVE_US * waves + np.maximum(amount("rounds") - waves, 0.0) * turn
