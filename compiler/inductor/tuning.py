@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from fusewise.schedule.errors import PlanError
@@ -31,6 +32,10 @@ _SETTINGS: dict[Tuning, dict[str, Any]] = {
     "autotune": {"max_autotune_pointwise": True},
     "descent": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
 }
+
+
+#: What stands in the source of a kernel that tunes itself.
+_TUNED = ("'coordinate_descent_tuning': True", "'max_autotune_pointwise': True")
 
 
 class _Wanted:
@@ -97,6 +102,7 @@ def check_tuned() -> None:
 def tuned_as_measured() -> Iterator[None]:
     """Have kernels of this context take the block sizes that the measuring process found."""
     _install("keys", _dispatch_keys)
+    _install("loading", _dispatch_loading)
     token = _as_measured.set(True)
     try:
         yield
@@ -124,6 +130,24 @@ def _dispatch_keys() -> None:
             return original(filename)
 
     AutotuneCache._prepare_key = staticmethod(prepare_key)  # type: ignore[method-assign]
+
+
+def _dispatch_loading() -> None:
+    original = AsyncCompile.triton
+
+    @functools.wraps(original)
+    def triton(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
+        # A user who has everything tuned has it done as Inductor does.
+        chosen = _as_measured.get() and _wanted.get() is not None
+        if not (chosen and any(setting in source_code for setting in _TUNED)):
+            return original(self, kernel_name, source_code, *args, **kwargs)
+        # The pool may have met it when its code was written, before anything was found: what it
+        # has kept knows nothing of that. Loaded here, the kernel looks it up.
+        CompiledTritonKernels.remove_future(source_code)
+        with inductor_config.patch(compile_threads=1):
+            return original(self, kernel_name, source_code, *args, **kwargs)
+
+    AsyncCompile.triton = triton  # type: ignore[method-assign]
 
 
 def _dispatch_kernels() -> None:
