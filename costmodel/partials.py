@@ -105,15 +105,17 @@ def address_operations(node: Node) -> float:
     dear: set[str] = set()
     for access in (*node.reads, *node.writes):
         index, _, sizes = access.index.partition(" : ")
-        dear.update(text for text, number in _DIVIDED.findall(index) if not _is_power(int(number)))
+        dear.update(text for text, number in _DIVIDED.findall(index) if not _is_power(number))
         dear.update(_BOUNDED.findall(index))
         # A flat position is taken apart into the turns of each loop.
         loops = sizes.split(",")[1:]
-        dear.update(f"{i} {n}" for i, n in enumerate(reversed(loops)) if not _is_power(int(n)))
+        dear.update(f"{i} {n}" for i, n in enumerate(reversed(loops)) if not _is_power(n))
     return float(len(dear) * node.numel * node.rnumel)
 
 
-def _is_power(n: int) -> bool:
+def _is_power(size: str) -> bool:
+    """Whether a size is a power of two; one that is only known when it runs is none."""
+    n = int(size) if size.strip().isdigit() else 3
     return n & (n - 1) == 0
 
 

@@ -70,9 +70,11 @@ def test_measuring_fills_the_report_and_the_store(
     assert torch.device(report.device).type == device
     profile = device_profile(torch.device(report.device), store.parent)
     assert report.model == load_model(None, profile, store.parent).name
-    default, other = (c for c in report.candidates if c.status == "measured")
+    # What is tried on the winner comes after the others.
+    default, other, *late = (c for c in report.candidates if c.status == "measured")
     assert default.origin == "default" and other.origin != "default"
-    for candidate in (default, other):
+    assert all(candidate.origin == "finish" for candidate in late)
+    for candidate in (default, other, *late):
         assert candidate.predicted_us and candidate.measured_us and candidate.rounds > 0
         assert candidate.error is not None and candidate.error < 1e-5
         assert candidate.reason and candidate.groups >= 1
@@ -82,7 +84,7 @@ def test_measuring_fills_the_report_and_the_store(
         assert decision.schedule_id == report.chosen.schedule.id
         graph = opened.graph(report.key)
         assert graph is not None and len(decode_problem(graph.problem).nodes) == report.nodes
-        assert len(opened.rows("measurements")) == 2
+        assert len(opened.rows("measurements")) == 2 + len(late)
     # The same program again: what was measured holds, for those who only replay as well.
     for mode in ("measure", "replay"):
         torch._dynamo.reset()
