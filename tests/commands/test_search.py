@@ -62,6 +62,7 @@ def test_search_and_replay(invoke: Invoke, targets: Path, home: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_store_and_the_study_go_on(invoke: Invoke, targets: Path, home: Path) -> None:
     store = home / "named.duckdb"
     target = f"{targets}:inference"
@@ -83,6 +84,7 @@ def test_the_store_and_the_study_go_on(invoke: Invoke, targets: Path, home: Path
     assert kinds == {"inference"}
 
 
+@pytest.mark.slow
 def test_the_table_names_each_graph(invoke: Invoke, targets: Path, home: Path) -> None:
     store = home / "shown.duckdb"
     result = invoke(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 
 from fusewise.datasets.store import Store
@@ -79,6 +80,7 @@ def _wait_for_trials(process: subprocess.Popen[str], home: Path, wanted: int) ->
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(invoke: Invoke, targets: Path, tmp_path: Path) -> None:
     target = f"{targets}:inference"
     with _searching(target, tmp_path) as process:
@@ -99,7 +101,9 @@ def test_killed_and_resumed(invoke: Invoke, targets: Path, tmp_path: Path) -> No
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     (graph,) = json.loads(result.stdout)["graphs"]
-    assert graph["trials"] == _trials(tmp_path) == done + 1
+    # The one that was under way when it was killed has come to nothing.
+    assert _trials(tmp_path) == done + 1
+    assert 2 <= graph["trials"] <= done + 1
     assert graph["default_us"] > 0 and graph["not_measured"] is None
     assert read_plan_file(plan).graphs[0].schedule.id == graph["schedule"]
     with Store.open(tmp_path / "s.duckdb", read_only=True) as store:

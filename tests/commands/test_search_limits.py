@@ -104,6 +104,7 @@ def test_a_program_without_tensors(searched, invoke: Invoke, odd: Path, tmp_path
     assert "nothing to search" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_program_without_inputs(searched) -> None:
     told, plan = searched("no_inputs")
     (graph,) = told["graphs"]
@@ -141,6 +142,7 @@ def test_control_flow_that_depends_on_data(searched) -> None:
     assert reasons <= {None, "not measured: the time was up"}
 
 
+@pytest.mark.slow
 def test_branches_inside_a_graph(searched) -> None:
     told, plan = searched("branches")
     (graph,) = told["graphs"]

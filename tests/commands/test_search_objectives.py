@@ -50,6 +50,7 @@ def searched(invoke: Invoke, target: str, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.slow
 def test_less_memory(searched) -> None:
     told, plan = searched("--objective", "memory")
     (graph,) = told["graphs"]
@@ -60,6 +61,7 @@ def test_less_memory(searched) -> None:
     assert plan.graphs[0].schedule.id == graph["schedule"]
 
 
+@pytest.mark.slow
 def test_trades_of_time_against_memory(
     searched, invoke: Invoke, target: str, tmp_path: Path
 ) -> None:

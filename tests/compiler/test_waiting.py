@@ -73,6 +73,7 @@ def _all(graph: Any, predictor: Predictor) -> tuple[list[Any], dict[str, Any]]:
     return told, {name: program.source for name, program in programs.items()}
 
 
+@pytest.mark.slow
 def test_surveys_and_programs_are_those_of_compiles_of_their_own(
     live: Any, predictor: Predictor
 ) -> None:

@@ -62,6 +62,7 @@ def test_the_law_is_found_from_many_and_left_alone_by_few():
     assert np.array_equal(none(base, size, classes), base)
 
 
+@pytest.mark.slow
 def test_intervals_come_from_the_new_device():
     """The base is all noise, the new device none: its intervals say so."""
     rng = np.random.default_rng(0)
@@ -80,6 +81,7 @@ def test_intervals_come_from_the_new_device():
     assert len(alone.predict(features[:400])) == 400
 
 
+@pytest.mark.slow
 def test_few_kernels_of_a_slower_device(
     make_store: MakeStore, other: DeviceProfile, profile: DeviceProfile
 ):
