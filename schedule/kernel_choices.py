@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal, get_args
 
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.part_choices import chosen_values
 from fusewise.schedule.schedule import Choice
 
 #: Kernels that run in one launch: the first is in the name, the others in the value.
@@ -65,19 +66,5 @@ def tunings(choices: Iterable[Choice]) -> dict[str, Tuning]:
     Raises:
         PlanError: a choice has another value, or names no node.
     """
-    found: dict[str, Tuning] = {}
-    for choice in choices:
-        if not choice.name.startswith(BLOCKS):
-            continue
-        node = choice.name.removeprefix(BLOCKS)
-        for tuning in get_args(Tuning):
-            if choice.value == tuning and node:
-                found[node] = tuning
-                break
-        else:
-            raise PlanError(
-                f"{choice.name!r} is no choice: {choice.value!r}",
-                subject="schedule",
-                remedy=f"choose {' or '.join(get_args(Tuning))}",
-            )
-    return found
+    remedy = f"choose {' or '.join(get_args(Tuning))}"
+    return chosen_values(choices, BLOCKS, get_args(Tuning), remedy)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.part_choices import chosen_values
 from fusewise.schedule.schedule import Choice
 
 #: Into how many parts a reduction is cut; 1 for one kernel.
@@ -61,19 +62,5 @@ def shapes(choices: Iterable[Choice]) -> dict[str, Shape]:
     Raises:
         PlanError: a choice has another value, or names no node.
     """
-    found: dict[str, Shape] = {}
-    for choice in choices:
-        if not choice.name.startswith(REDUCTION):
-            continue
-        node = choice.name.removeprefix(REDUCTION)
-        for shape in get_args(Shape):
-            if choice.value == shape and node:
-                found[node] = shape
-                break
-        else:
-            raise PlanError(
-                f"{choice.name!r} is no choice: {choice.value!r}",
-                subject="schedule",
-                remedy=f"choose {', '.join(get_args(Shape))}",
-            )
-    return found
+    remedy = f"choose {', '.join(get_args(Shape))}"
+    return chosen_values(choices, REDUCTION, get_args(Shape), remedy)
