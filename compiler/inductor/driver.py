@@ -214,7 +214,7 @@ class GraphCompile:
 
         Args:
             visit: whether the compile is to go on.
-            measured: whether C++ kernels are those that were built to be measured.
+            measured: whether kernels are those that were built to be measured.
 
         Returns:
             The output code; None where the compile did not go on.
@@ -236,6 +236,7 @@ class GraphCompile:
             inlining.active(),
             standing(wait) if can_stand() else nullcontext(),
             prebuilt(kernel_library() if measured else ""),
+            tuned_as_measured() if measured else nullcontext(),
             suppress(_GivenUpError),
         ):
             return self._run(None)

@@ -24,6 +24,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
+from fusewise.compiler.inductor.configurations import take_what_was_measured
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import Tuning
 
@@ -137,6 +138,8 @@ def _dispatch_loading() -> None:
 
     @functools.wraps(original)
     def triton(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
+        if _as_measured.get():
+            take_what_was_measured(source_code)
         # A user who has everything tuned has it done as Inductor does.
         chosen = _as_measured.get() and _wanted.get() is not None
         if not (chosen and any(setting in source_code for setting in _TUNED)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,9 @@ _LAUNCHES, _MOST_LAUNCHES, _SAMPLE_S = 20, 400, 3e-4
 _LONG_S = 2e-3
 #: What a launch takes at the least, where the noise of two times is as large as their difference.
 _LEAST_S = 1e-7
+
+#: Samples of a call that is only compared with others.
+_FEW = 5
 
 _last_used: dict[int, float] = {}
 
@@ -86,6 +90,19 @@ class Stopwatch:
         self._end.record()
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) * 1e-3
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Seconds of a launch that can be repeated, with a warm cache: the median of a few samples."""
+    wake()
+    sample, _ = sampler(call, _nothing, single=False)
+    found = statistics.median(sample() for _ in range(_FEW))
+    stay_awake()
+    return found
+
+
+def _nothing() -> None:
+    """What there is to put back for a call that may be repeated."""
 
 
 def sampler(

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from fusewise.compiler.inductor.configurations import tune_warm
 from fusewise.compiler.inductor.program import Call, forget_kernels, load_module, load_program
 from fusewise.compiler.inductor.toolchain import trust_probes
 from fusewise.compiler.measuring import cuda_timing
@@ -109,6 +110,7 @@ class Worker:
         self.device = job.device
         if device.type == "cuda":
             torch.cuda.set_device(device.index or 0)
+            tune_warm(cuda_timing.seconds)
         start = time.perf_counter()
         with self._alone(job.device, _WAIT_S):
             inputs = build(job.inputs, self._kept.get(job.saved_from or "", {}))
