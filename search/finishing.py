@@ -9,10 +9,18 @@ and decided by measuring. Measures and compiles nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fusewise.costmodel.launches import (
+    MOST_IN_LAUNCH,
+    SMALL,
+    depths,
+    is_loop,
+    one_way,
+    unmixed,
+)
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import roofline_us
 from fusewise.schedule.kernel_choices import Tuning, blocks_choice, combo_choice
@@ -21,16 +29,9 @@ from fusewise.schedule.problem import group_signature
 from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
 
-#: Kinds of nodes whose kernels are tuned, and can share a launch.
-_LOOPS: Final = frozenset({"pointwise", "reduction"})
-#: A kernel is small if it takes no more than so many launches' time: then the launch is a part of
-#: it that counts, and it hardly fills the device.
-_SMALL: Final = 6.0
 #: Up to so many launches' time a kernel does little but be launched, and no block size helps it.
 _BARE: Final = 4.0
-#: Kernels of one launch. Beyond it the compiler's own sets do not go either.
-MOST_IN_LAUNCH: Final = 8
-#: As many are tried where there is time.
+#: Kernels of one launch where there is time to try.
 _MANY_IN_LAUNCH: Final = 32
 #: Different kernels that are tried by themselves where there is time.
 _MOST_TRIED: Final = 12
@@ -111,7 +112,7 @@ class Finishes:
         self._on_gpu = cost.profile.kind == "cuda"
         costs = cost.breakdown(plan)
         self.total_us = sum(group.us for group in costs)
-        generated = [group for group in costs if self._is_loop(group.names)]
+        generated = [group for group in costs if is_loop(self._problem, group.names)]
         least = roofline_us(
             cost.featurizer.batch([group.names for group in generated]), cost.profile
         )
@@ -119,10 +120,6 @@ class Finishes:
             self._kernel(group.names, group.us, float(us) / _REACHED)
             for group, us in zip(generated, least, strict=True)
         ]
-
-    def _is_loop(self, names: Collection[str]) -> bool:
-        kinds = {self._problem.node_by_name[name].kind for name in names} - {"nop"}
-        return bool(kinds) and kinds <= _LOOPS
 
     def _kernel(self, names: tuple[str, ...], us: float, least_us: float) -> PlannedKernel:
         nodes = [self._problem.node_by_name[name] for name in names]
@@ -256,13 +253,16 @@ class Finishes:
         """One offer for each set of small kernels, ``most`` in one.
 
         Kernels of a set are as deep in the graph as each other, so none needs another, and no two
-        sets need each other.
+        sets need each other. Kernels that go along memory in two directions stay by themselves.
         """
-        small = {k.names[0]: k for k in self.kernels if k.us <= _SMALL * self._launch_us}
+        small = {k.names[0]: k for k in self.kernels if k.us <= SMALL * self._launch_us}
         families: dict[object, list[PlannedKernel]] = defaultdict(list)
-        for at, depth in enumerate(self._depths()):
+        places = zip(
+            depths(self._problem, self._plan), unmixed(self._problem, self._plan), strict=True
+        )
+        for at, (depth, free) in enumerate(places):
             kernel = small.get(self._plan.groups[at][0])
-            if kernel is not None:
+            if kernel is not None and free and one_way(self._problem, kernel.names):
                 families[(depth, *kernel.family)].append(kernel)
         offers = []
         for members in families.values():
@@ -294,7 +294,7 @@ class Finishes:
         offers = []
         for kernels in self._alike():
             found = self._other_shape(kernels[0])
-            if found is None or kernels[0].us <= _SMALL * self._launch_us:
+            if found is None or kernels[0].us <= SMALL * self._launch_us:
                 continue
             shape, share, why = found
             offers.append(
@@ -334,34 +334,6 @@ class Finishes:
             (len(names) - 1) * self._launch_us,
             f"{len(names)} kernels of {sum(k.us for k in kernels) / len(kernels):.1f} us",
         )
-
-    def _depths(self) -> list[int]:
-        """For each group of the plan, the longest way to it from where nothing is needed."""
-        at = self._plan.group_of()
-        needs: list[set[int]] = [set() for _ in self._plan.groups]
-        for dep in self._problem.dependencies:
-            user, needed = at[dep.consumer], at[dep.producer]
-            if user != needed:
-                needs[user].add(needed)
-        return _longest(needs)
-
-
-def _longest(needs: Sequence[Collection[int]]) -> list[int]:
-    users: list[list[int]] = [[] for _ in needs]
-    for user, needed in enumerate(needs):
-        for other in needed:
-            users[other].append(user)
-    waiting = [len(needed) for needed in needs]
-    depth = [0] * len(needs)
-    ready = [at for at, n in enumerate(waiting) if n == 0]
-    while ready:
-        at = ready.pop()
-        for user in users[at]:
-            depth[user] = max(depth[user], depth[at] + 1)
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                ready.append(user)
-    return depth
 
 
 def _members(choice: Choice) -> list[str]:

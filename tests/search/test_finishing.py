@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.launches import MOST_IN_LAUNCH
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.inlining import InliningDecision
@@ -16,7 +17,7 @@ from fusewise.schedule.plan import Step, build_plan, is_acyclic
 from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
 from fusewise.schedule.reductions import shapes, split_choice
 from fusewise.schedule.schedule import Choice
-from fusewise.search.finishing import MOST_IN_LAUNCH, Finishes, on_top
+from fusewise.search.finishing import Finishes, on_top
 from fusewise.search.reductions import uncut
 
 GPU = DeviceProfile(
@@ -114,6 +115,32 @@ def test_large_kernels_extern_ones_and_other_kinds_stay_apart() -> None:
     ]
     sets = [combos(offer.choices)[0] for offer in finishes(nodes).each_together()]
     assert sets == [("row0", "row1")]
+
+
+def test_kernels_in_two_directions_stay_apart() -> None:
+    def turned(name: str, kind: str, stride: int) -> Node:
+        node = kernel(name, SMALL)
+        access = Access(f"buf_{name}", "strided", SMALL, 4 * SMALL, 4, stride, "d1")
+        return msgspec.structs.replace(node, **{kind: (access,)})
+
+    nodes = [
+        turned("written", "writes", 3),
+        turned("read", "reads", 512),
+        turned("halves", "reads", 2),
+        kernel("plain", SMALL),
+    ]
+    sets = [combos(offer.choices)[0] for offer in finishes(nodes).each_together()]
+    assert sets == [("halves", "plain")]
+
+
+def test_reductions_along_both_directions_and_their_readers_stay_apart() -> None:
+    rows, columns = kernel("rows", 512, 64, "reduction"), kernel("columns", 64, 512, "reduction")
+    nodes = [rows, columns, *(kernel(f"op{i}", 512, 64, "reduction") for i in range(2))]
+    nodes += [kernel(f"after{i}", SMALL) for i in range(3)]
+    needs = [("rows", "after0"), ("op0", "after1"), ("op1", "after2")]
+    found = finishes(nodes, *needs, together=[("rows", "columns")])
+    sets = [combos(offer.choices)[0] for offer in found.each_together()]
+    assert sorted(sets) == [("after1", "after2"), ("op0", "op1")]
 
 
 def test_what_cannot_count_is_not_offered() -> None:
