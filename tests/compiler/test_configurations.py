@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,11 +58,10 @@ def test_what_is_fastest_by_the_given_clock_is_taken(live: Any, untuned: None) -
     assert left.config is offered[-1]
 
 
-def test_what_was_measured_is_taken_without_timing_it_again(
-    live: Any, compile_with: Callable[..., Any]
-) -> None:
+def test_what_was_measured_is_taken_without_timing_it_again(live: Any, store: Path) -> None:
     x = torch.randn(4096, 96, device="cuda")
-    compiled = compile_with(rows, "measure", budget_s=30)
+    options = {"fusewise.store": store, "fusewise.budget_s": 30}
+    compiled = torch.compile(rows, backend="fusewise", options=options)
     counters.clear()
     live.difference([compiled(x)], [rows(x)])
     (report,) = fusewise.reports()
