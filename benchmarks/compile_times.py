@@ -65,11 +65,13 @@ TURNS = (
 )
 
 
-def first_steps(case: Case, order: Mapping[str, Any], home: Path) -> dict[str, dict[str, Any]]:
+def first_steps(
+    case: Case, order: Mapping[str, Any], home: Path, turns: Sequence[Turn] = TURNS
+) -> dict[str, dict[str, Any]]:
     """Each turn once, by name: ``seconds``, ``processor_s``, ``graphs``; or ``failure``."""
     told: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="fusewise-compile-") as scratch:
-        for turn in TURNS:
+        for turn in turns:
             folder = Path(scratch) / turn.name.replace(" ", "_")
             store = Path(scratch) / turn.store_of / "home" if turn.store_of else home
             shutil.copytree(store, folder / "home")
@@ -82,6 +84,24 @@ def first_steps(case: Case, order: Mapping[str, Any], home: Path) -> dict[str, d
             )
             told[turn.name] = _run(made, folder)
     return told
+
+
+def _wanted(names: str) -> list[Turn]:
+    """The turns of these names with those that they build on and are compared with."""
+    by_name = {turn.name: turn for turn in TURNS}
+    wanted: set[str] = set()
+    left = [name.strip() for name in names.split(",")]
+    while left:
+        name = left.pop()
+        if name not in by_name:
+            raise click.BadParameter(
+                f"no turn {name!r}; there are {', '.join(by_name)}", param_hint="--turns"
+            )
+        if name not in wanted:
+            wanted.add(name)
+            turn = by_name[name]
+            left += [n for n in (turn.store_of, turn.caches_of, turn.against) if n]
+    return [turn for turn in TURNS if turn.name in wanted]
 
 
 def _run(order: Order, folder: Path) -> dict[str, Any]:
@@ -183,6 +203,13 @@ def _show_phases(results: Sequence[dict[str, Any]]) -> None:
     metavar="PATTERN",
     help="Regular expression over names, kinds and families; default: all.",
 )
+@click.option(
+    "--turns",
+    "names",
+    default=",".join(turn.name for turn in TURNS),
+    show_default=True,
+    help="Who compiles, beside those that they are compared with.",
+)
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
     "--settled/--fresh",
@@ -198,12 +225,20 @@ def _show_phases(results: Sequence[dict[str, Any]]) -> None:
     help="Folder whose store, models and device profiles every fusewise starts from.",
 )
 def main(
-    *, device: str, pattern: str, repeats: int, settled: bool, path: Path | None, home: Path | None
+    *,
+    device: str,
+    pattern: str,
+    names: str,
+    repeats: int,
+    settled: bool,
+    path: Path | None,
+    home: Path | None,
 ) -> None:
     """Time the first step of real programs, compiled by stock Inductor and by fusewise."""
     cases = matching(pattern)
     if not cases:
         raise click.BadParameter(f"none of {len(CASES)} matches", param_hint="--workloads")
+    turns = _wanted(names)
     on = torch.device(device)
     results: list[dict[str, Any]] = [{"name": case.name, "rounds": []} for case in cases]
     with tempfile.TemporaryDirectory(prefix="fusewise-compile-times-") as scratch:
@@ -215,7 +250,7 @@ def main(
         try:
             for at in range(repeats):
                 for result, case in zip(results, cases, strict=True):
-                    result["rounds"].append(first_steps(case, order, store))
+                    result["rounds"].append(first_steps(case, order, store, turns))
                     click.echo(f"[{at + 1}/{repeats}] {case.name}", err=True)
                     if path is not None:
                         _write(path, on, results, {"repeats": repeats, "settled": settled})

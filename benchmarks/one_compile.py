@@ -44,15 +44,17 @@ def main() -> None:
     if order.settled:
         _settle(device)
     step = Step(program, compiled(program.function, contestant(order.contestant), Path(order.home)))
-    processor = _processor_s()
+    before = _processor_s()
     began = time.perf_counter()
     step.run()
     if device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - began
+    spent = {who: s - before.get(who, 0.0) for who, s in _processor_s().items()}
     told = {
         "seconds": seconds,
-        "processor_s": _processor_s() - processor,
+        "processor_s": sum(spent.values()),
+        "processor_by": spent,
         "graphs": _graphs() if "fusewise" in sys.modules else [],
     }
     print(json.dumps(told), flush=True)
@@ -67,19 +69,30 @@ def _settle(device: torch.device) -> None:
     torch._dynamo.reset()
 
 
-def _processor_s() -> float:
-    """Processor time of this process and of all that it has started, in seconds."""
+def _processor_s() -> dict[str, float]:
+    """Processor time in seconds of this process and of all that it has started, by who spent it.
+
+    ``self``, ``ended`` (compilers, most of all), ``measuring`` for measuring processes and ``pool``
+    for others that still run.
+    """
     own = psutil.Process()
     found = own.cpu_times()
-    total = found.user + found.system + found.children_user + found.children_system
+    spent = {
+        "self": found.user + found.system,
+        "ended": found.children_user + found.children_system,
+        "measuring": 0.0,
+        "pool": 0.0,
+    }
     for child in own.children(recursive=True):
         try:
             of_child = child.cpu_times()
+            measures = any("measuring" in word for word in child.cmdline())
         except psutil.Error:
             continue
-        total += of_child.user + of_child.system
-        total += of_child.children_user + of_child.children_system
-    return float(total)
+        spent["measuring" if measures else "pool"] += (
+            of_child.user + of_child.system + of_child.children_user + of_child.children_system
+        )
+    return spent
 
 
 def _graphs() -> list[dict[str, Any]]:

@@ -260,9 +260,14 @@ def _draw(graphs: Sequence[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=False)
-    for axes, at, title in zip(panels, (0, 1), ("median", "90th percentile"), strict=True):
+    # The median of most is nothing, so the mean is drawn.
+    sums = {
+        "mean": lambda name, k: np.mean([graph["regret"][name][str(k)] for graph in graphs]),
+        "90th percentile": lambda name, k: quantiles(graphs, name, k)[1],
+    }
+    for axes, (title, summed) in zip(panels, sums.items(), strict=True):
         for name, (color, style, width) in STRATEGIES.items():
-            values = [100 * quantiles(graphs, name, k)[at] for k in KS]
+            values = [100 * summed(name, k) for k in KS]
             axes.plot(
                 KS, values, style, color=color, lw=width, marker="o", markersize=3, label=name
             )
@@ -272,7 +277,7 @@ def _draw(graphs: Sequence[dict[str, Any]], path: Path) -> None:
             title=title, xlabel="candidates measured beside Inductor's own", ylabel="regret, %"
         )
         axes.grid(alpha=0.3)
-    panels[1].legend(fontsize="small")
+    panels[0].legend(fontsize="small")
     figure.savefig(path)
 
 
