@@ -66,6 +66,14 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     atomic_gops: float = 0.0
     #: As above to the elements of a table of 1,024, so that many hit the same one.
     contended_gops: float = 0.0
+    #: Rate of matrix multiplication of 16-bit values on a CPU, GFLOP/s; one without instructions
+    #: for them takes a hundred times as long as in fp32. 0 where unknown and on a GPU.
+    half_gfs: float = 0.0
+
+    @property
+    def multiplies_half_fast(self) -> bool:
+        """Whether products of 16-bit values are at least as fast as in fp32, as far as is known."""
+        return self.kind == "cuda" or self.half_gfs >= self.flops_gfs
 
     @property
     def strided(self) -> float:

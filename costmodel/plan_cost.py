@@ -22,6 +22,7 @@ from fusewise.schedule.problem import Node, Problem
 
 #: Kinds whose time is that of a finished kernel, not of a loop that is generated for the group.
 _FINISHED = frozenset({"extern", "template"})
+_HALF = frozenset({"torch.bfloat16", "torch.float16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class PlanCost:
         self.model = model
         self.featurizer = Featurizer(problem, profile)
         self._extern_us = dict(extern_us or {})
+        self._halves = {buffer.name for buffer in problem.buffers if buffer.dtype in _HALF}
         self._known: dict[frozenset[str], GroupCost] = {}
         self._generated: set[frozenset[str]] = set()
 
@@ -188,4 +190,12 @@ class PlanCost:
         if measured is not None:
             return measured, 1.0, "measured"
         us = float(roofline_us(self.featurizer.batch([(node.name,)]), self.profile)[0])
-        return us, INTERVAL_FACTOR, "roofline"
+        return us + self._slow_half_us(node), INTERVAL_FACTOR, "roofline"
+
+    def _slow_half_us(self, node: Node) -> float:
+        """What a product of 16-bit values takes longer than the roofline's, which is of fp32."""
+        slow, fast = self.profile.half_gfs, self.profile.flops_gfs
+        if not 0.0 < slow < fast or not any(a.buffer in self._halves for a in node.reads):
+            return 0.0
+        # GFLOP/s are 10^3 operations a microsecond.
+        return node.flops / (slow * 1e3) - node.flops / (fast * 1e3)

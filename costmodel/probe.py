@@ -26,6 +26,9 @@ _CUDA_QUEUE: Final = 50
 _STRIDE: Final = 16
 #: Elements of a table that many additions meet in.
 _CONTENDED: Final = 1024
+#: Rows and columns of the 16-bit matrices that are multiplied on a CPU: some processors take them
+#: one by one, and larger ones would take seconds.
+_HALF_SIDE: Final = 128
 _Call = Callable[[], object]
 
 
@@ -91,6 +94,11 @@ def probe(device: torch.device, extent: Extent, *, seconds: float = 0.0) -> dict
             "matmul": lambda: torch.mm(left, left, out=product),
             "launch": lambda: torch.add(tiny, tiny, out=tiny_out),
         }
+        if not cuda:
+            half = random(_HALF_SIDE * _HALF_SIDE).view(_HALF_SIDE, _HALF_SIDE).bfloat16()
+            half_product = torch.empty_like(half)
+            # Transposed as weights are.
+            own["half"] = lambda: torch.mm(half, half.t(), out=half_product)
         end = time.perf_counter() + seconds
         time_us = _cuda_us if cuda else _cpu_us
         # Work that stays on a core is timed on one and scaled up: threads that wait for each other
@@ -106,6 +114,8 @@ def probe(device: torch.device, extent: Extent, *, seconds: float = 0.0) -> dict
             _sweep(time_us, shared, best, 1)
 
     launch_us = best["launch"]
+    half_us = best.get("half")
+    half_flops = 2 * _HALF_SIDE**3 * extent.spread
     return {
         "copy_gbs": _rate(2 * large, best["copy"], 0.0),
         "gather_gbs": _rate(4 * n, best["gather"], launch_us),
@@ -116,6 +126,7 @@ def probe(device: torch.device, extent: Extent, *, seconds: float = 0.0) -> dict
         "transcendental_gops": _rate(wide * extent.spread, best["exp"], launch_us),
         "launch_us": round(launch_us, 3),
         "cache_gbs": _rate(8 * resident * extent.spread, best["cache"], launch_us),
+        "half_gfs": 0.0 if half_us is None else _rate(half_flops, half_us, launch_us),
     }
 
 

@@ -21,6 +21,8 @@ from fusewise.schedule.schedule import NODE, Choice, Schedule
 
 #: Products with a vector as sums. No setting: Inductor decides on it before a graph is handed over.
 PRODUCTS = "products_as_sums"
+#: Products of 16-bit values in fp32. No setting either.
+WIDE = "wide_products"
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,14 @@ CHOICES: tuple[ChoiceKind, ...] = (
         (True,),
         ("cpu", "cuda"),
         "compute all parts of a concatenation in one kernel, each where it belongs",
+    ),
+    ChoiceKind(
+        WIDE,
+        "lowering",
+        (),
+        (True,),
+        ("cpu",),
+        "compute products, convolutions and attention of 16-bit values in fp32",
     ),
     ChoiceKind(
         PRODUCTS,

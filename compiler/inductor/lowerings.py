@@ -227,8 +227,8 @@ def _key(patches: Mapping[str, Any], schedule: Schedule) -> object | None:
     whole = [choice for choice in schedule.lowering if not choice.of_part]
     if not all(choice.name.startswith(NODE) for choice in parts):
         return None
-    if not all(config_patches((choice,)) for choice in whole):
-        return None
+    # What is no setting is told by the choice itself.
+    parts += [choice for choice in whole if not config_patches((choice,))]
     settings = {name: value for name, value in patches.items() if name in _IN_LOWERING}
     return tuple(sorted(settings.items())), tuple(sorted(parts))
 

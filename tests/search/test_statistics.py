@@ -135,6 +135,20 @@ def test_gate_finds_what_is_faster() -> None:
     assert right >= 95
 
 
+@pytest.mark.parametrize(
+    ("rounds", "accepted"),
+    [([4.0, 4.9, 3.0], True), ([4.0, 5.1, 3.0], False), ([1.0, 1.0], False)],
+    ids=["less than half", "a round of half", "two rounds"],
+)
+def test_a_few_rounds_are_enough_where_the_gain_is_plain(
+    rounds: list[float], *, accepted: bool
+) -> None:
+    times = [[10.0] * len(rounds), rounds]
+    result = judge(times, [[0.0]] * 2, resolutions=[0.0])
+    assert (result.chosen == 1) is accepted
+    assert ("in the slowest" if accepted else "too few") in result.rulings[1].reason
+
+
 def test_gate_reasons() -> None:
     fast, slow = [8.0] * 12, [11.0] * 12
     times = [[10.0] * 12, fast, fast, fast, slow, [], [9.95] * 12, [8.0] * 4]

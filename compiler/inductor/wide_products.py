@@ -1,0 +1,159 @@
+"""Products of 16-bit values computed in fp32: operands widened, the result narrowed again.
+
+A library multiplies 16-bit values fast only where the processor has instructions for them;
+elsewhere it takes them one by one, ten to a hundred times as long as the same product in fp32. The
+products of two numbers of 16 bits are exact in fp32 and sums are rounded less often, so results are
+at least as good. The lowering of such operators is wrapped once a process by a dispatcher that asks a
+context variable: where nothing is wanted in this context, Inductor lowers them as always. Nothing
+here decides where that is worth it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.fx
+from torch._inductor import graph as inductor_graph
+from torch._inductor import ir
+from torch._inductor.lowering import lowerings
+from torch._inductor.virtualized import V
+from torch.utils import _pytree as pytree
+
+from fusewise.compiler.inductor.hooks import is_subgraph
+
+aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+#: Operators by name, since not every torch has all; of these the first ones are plain products.
+_PLAIN = ("mm", "addmm", "bmm", "baddbmm")
+_OTHERS = (
+    "convolution",
+    "convolution_backward",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+)
+
+
+def _overload(name: str) -> Any:
+    return getattr(getattr(aten, name, None), "default", None)
+
+
+_PRODUCTS = frozenset(map(_overload, _PLAIN))
+_ALL = (_PRODUCTS | frozenset(map(_overload, _OTHERS))) - {None}
+_active: ContextVar[bool] = ContextVar("fusewise_wide_products", default=False)
+_lock = threading.Lock()
+_installed = False
+
+
+@contextmanager
+def wide_products(wanted: bool) -> Iterator[None]:
+    """Have products of 16-bit values on the CPU computed in fp32 here, if that is wanted."""
+    if not wanted:
+        yield
+        return
+    _install()
+    token = _active.set(True)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def half_products(gm: torch.fx.GraphModule) -> int:
+    """How many operators of a graph :func:`wide_products` would compute otherwise."""
+    return sum(_is_half(node) for node in gm.graph.nodes)
+
+
+def _is_half(node: torch.fx.Node) -> bool:
+    if node.op != "call_function" or node.target not in _ALL:
+        return False
+    values = [_value(arg) for arg in node.args]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return bool(tensors) and _counts(
+        node.target,
+        [(value.device.type, value.dtype, tuple(value.shape)) for value in tensors],
+    )
+
+
+def _value(arg: Any) -> Any:
+    return arg.meta.get("val") if isinstance(arg, torch.fx.Node) else None
+
+
+def _counts(target: Any, tensors: list[tuple[str, torch.dtype, tuple[Any, ...]]]) -> bool:
+    """Whether an operator on tensors of that device, dtype and shape is to be widened.
+
+    A matrix times a vector is not: it only reads the matrix, which libraries do well enough, and
+    widening would read and write it once more.
+    """
+    device, dtype, _ = tensors[0]
+    if device != "cpu" or dtype not in _HALF:
+        return False
+    if target not in _PRODUCTS:
+        return True
+    left, right = tensors[-2][2], tensors[-1][2]
+    # Of sizes that are only known at run time none is taken to be one.
+    return not any(isinstance(n, int) and n == 1 for n in (left[-2], right[-1]))
+
+
+def _install() -> None:
+    global _installed  # noqa: PLW0603
+    with _lock:
+        if _installed:
+            return
+        lowering_class = inductor_graph.GraphLowering
+        original = lowering_class.call_function
+
+        @functools.wraps(original)
+        def call_function(
+            self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
+        ) -> Any:
+            wide = _active.get() and target in _ALL and not is_subgraph(V.graph)
+            if not wide or not _lowered_counts(target, args):
+                return original(self, target, args, kwargs)
+            args, kwargs = pytree.tree_map_only(ir.TensorBox, _widened, (args, kwargs))
+            return _narrowed(original(self, target, args, kwargs), self.current_node)
+
+        lowering_class.call_function = call_function  # type: ignore[method-assign]
+        _installed = True
+
+
+def _lowered_counts(target: Any, args: Any) -> bool:
+    tensors = [arg for arg in args if isinstance(arg, ir.TensorBox)]
+    return bool(tensors) and _counts(
+        target,
+        [
+            (t.get_device_or_error().type, t.get_dtype(), tuple(map(_fixed, t.get_size())))
+            for t in tensors
+        ],
+    )
+
+
+def _fixed(size: Any) -> Any:
+    return int(size) if getattr(size, "is_Integer", isinstance(size, int)) else size
+
+
+def _widened(value: ir.TensorBox) -> Any:
+    return _cast(value, torch.float32) if value.get_dtype() in _HALF else value
+
+
+def _narrowed(results: Any, node: torch.fx.Node) -> Any:
+    """Results in the dtypes that they have in the captured graph."""
+    wanted = node.meta["val"]
+    if isinstance(results, list | tuple):
+        return [_as_wanted(one, like) for one, like in zip(results, wanted, strict=True)]
+    return _as_wanted(results, wanted)
+
+
+def _as_wanted(value: Any, like: Any) -> Any:
+    if not isinstance(value, ir.TensorBox) or not isinstance(like, torch.Tensor):
+        return value
+    return value if value.get_dtype() == like.dtype else _cast(value, like.dtype)
+
+
+def _cast(value: ir.TensorBox, dtype: torch.dtype) -> Any:
+    return lowerings[torch.ops.prims.convert_element_type.default](value, dtype)

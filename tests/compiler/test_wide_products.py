@@ -1,0 +1,121 @@
+"""Products of 16-bit values in fp32, a choice of CPU schedules: what it does and who tries it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch.nn import functional
+
+import fusewise
+from fusewise.compiler.inductor.wide_products import half_products
+from fusewise.costmodel.device import device_profile
+from fusewise.costmodel.plan_cost import PlanCost
+from fusewise.costmodel.roofline import Roofline
+from fusewise.schedule.schedule import Choice, Schedule
+
+CHOICE = Choice("wide_products", True)
+WIDE = Schedule(lowering=(CHOICE,))
+
+
+def products(x: Any, weight: Any, bias: Any, image: Any, kernel: Any) -> Any:
+    """Every kind of product: with a bias, plain, in a batch, a convolution, attention."""
+    hidden = torch.addmm(bias, x, weight.t()).relu()
+    heads = hidden.view(2, 4, 8, 8)
+    attended = functional.scaled_dot_product_attention(heads, heads, heads)
+    batch = hidden.view(4, 8, 16)
+    return (
+        hidden @ weight,
+        torch.bmm(batch, batch.transpose(1, 2)).softmax(-1),
+        functional.conv2d(image, kernel, bias[:6], padding=1).sigmoid(),
+        attended * 2,
+    )
+
+
+def arguments(make: Any) -> tuple[Any, ...]:
+    shapes = ((16, 24), (32, 24), (32,), (2, 3, 9, 10), (6, 3, 3, 3))
+    return tuple(make.tensor(*shape) / 4 for shape in shapes)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_results_are_as_good_and_look_the_same(live: Any, dtype: torch.dtype) -> None:
+    args = arguments(live.Make("cpu", dtype))
+    (graph,) = live.capture(live.UserProgram(products, args))
+    assert half_products(graph.compile.gm) == 5
+    program = graph.generate(WIDE)
+    assert program.code_hash != graph.stock.code_hash
+    exact = products(*(value.double() for value in args))
+    found, stock = graph.run(program), graph.run(graph.stock)
+    for own, theirs, wanted in zip(found, stock, exact, strict=False):
+        assert own.dtype == theirs.dtype == dtype
+        assert own.stride() == theirs.stride()
+        error, allowed = ((v.double() - wanted).norm() for v in (own, theirs))
+        assert error <= 2 * allowed + torch.finfo(dtype).eps * wanted.norm()
+
+
+def test_gradients_too(live: Any) -> None:
+    make = live.Make("cpu", torch.bfloat16)
+
+    def loss(x: Any, weight: Any, image: Any, kernel: Any) -> Any:
+        return (x @ weight).tanh().mean() + functional.conv2d(image, kernel).sigmoid().mean()
+
+    args = (
+        make.tensor(8, 16, grad=True),
+        make.tensor(16, 12, grad=True),
+        make.tensor(2, 3, 6, 6, grad=True),
+        make.tensor(4, 3, 3, 3, grad=True),
+    )
+    graphs = live.capture(live.UserProgram(loss, args, training=True))
+    assert {graph.kind for graph in graphs} == {"forward", "backward"}
+    for graph in graphs:
+        assert half_products(graph.compile.gm)
+        live.difference(graph.run(graph.generate(WIDE)), graph.eager())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows"), [(torch.float32, 8), (torch.bfloat16, 1)], ids=["fp32", "vector"]
+)
+def test_other_products_stay_what_they_are(live: Any, dtype: torch.dtype, rows: int) -> None:
+    make = live.Make("cpu", dtype)
+    (graph,) = live.capture(
+        live.UserProgram(lambda x, y: (x @ y).relu(), (make.tensor(rows, 64), make.tensor(64, 32)))
+    )
+    assert half_products(graph.compile.gm) == 0
+    assert graph.generate(WIDE).code_hash == graph.stock.code_hash
+
+
+def test_a_model_that_knows_the_device_expects_the_gain(live: Any, profiled: Path) -> None:
+    profile = device_profile(torch.device("cpu"), profiled.parent)
+    make = live.Make("cpu", torch.bfloat16)
+    (graph,) = live.capture(
+        live.UserProgram(lambda x, y: (x @ y).relu(), (make.tensor(64, 64), make.tensor(64, 32)))
+    )
+    problem, plan = graph.surveyed.problem, graph.surveyed.default
+
+    def us(half_gfs: float) -> float:
+        known = msgspec.structs.replace(profile, half_gfs=half_gfs)
+        return PlanCost(problem, known, Roofline(known)).plan(plan).us
+
+    fast = profile.flops_gfs
+    operations = 2 * 64 * 64 * 32
+    expected = operations / (fast / 10 * 1e3) - operations / (fast * 1e3)
+    assert us(fast / 10) - us(fast) == pytest.approx(expected)
+    assert us(0.0) == us(fast) == us(2 * fast)
+
+
+def test_measuring_tries_it(live: Any, store: Path) -> None:
+    make = live.Make("cpu", torch.bfloat16)
+    args = (make.tensor(96, 128), make.tensor(128, 64))
+
+    def f(x: Any, y: Any) -> Any:
+        return (x @ y).relu()
+
+    options = {"fusewise.store": str(store), "fusewise.budget_s": 60}
+    live.difference([torch.compile(f, backend="fusewise", options=options)(*args)], [f(*args)])
+    (report,) = fusewise.reports()
+    assert report.fallback is None
+    tried = [c for c in report.candidates if CHOICE in c.schedule.lowering]
+    assert any(c.status == "measured" for c in tried)
