@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import msgspec
 
 from fusewise.compiler.alternatives import Alternative, alternatives, few, try_alternatives
-from fusewise.compiler.inductor.choices import config_patches, stage_of, variants
+from fusewise.compiler.inductor.choices import WIDE, config_patches, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import listening
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.refusals import Refusal, classify
 from fusewise.compiler.inductor.thresholds import ORDERING_SETTING, TILING_SETTINGS, Figures
+from fusewise.compiler.inductor.wide_products import half_products
 from fusewise.compiler.reports import RulesReport
 from fusewise.compiler.ruled import Lowered, check_apart, report_rules
 from fusewise.costmodel.device import DeviceProfile
@@ -78,9 +79,13 @@ class Grounds:
     tiling_refused: bool
     #: Whether one was allowed that needed other loops.
     reordered: bool
+    #: Whether it multiplies 16-bit values that it might multiply in fp32.
+    halves: bool = False
 
     def matter(self, choices: Sequence[Choice]) -> bool:
         """Whether anything might have come out otherwise under ``choices`` about the graph."""
+        if self.halves and any(choice.name == WIDE for choice in choices):
+            return True
         patches = config_patches(choices)
         tiling = [name for name in patches if name in TILING_SETTINGS]
         for name in tiling:
@@ -190,7 +195,8 @@ def survey(
         candidates = _candidates((*forced, *choices), cost, result, origin)
         grounds = None
         if live.figures is not None:
-            grounds = Grounds(live.figures, bool(refused), legality.reordered)
+            halves = bool(half_products(graph.gm))
+            grounds = Grounds(live.figures, bool(refused), legality.reordered, halves)
         found.append(
             Survey(choices, problem, default, result, candidates, live.decisions, told, grounds)
         )
@@ -254,7 +260,11 @@ def survey_all(
     looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told)
     first = looks.first()
     offered: Sequence[Alternative] = alternatives(first, predictor.profile)
-    whole = [c for c in variants(predictor.profile.kind) if _matter(first, c)]
+    whole = [
+        choices
+        for choices in variants(predictor.profile.kind)
+        if _matter(first, choices) and _may_pay(choices, predictor.profile)
+    ]
     if most is not None:
         whole, offered = few(whole, offered, most)
     looks.ahead([*whole, *(alternative.choices for alternative in offered)])
@@ -273,6 +283,11 @@ def survey_all(
 def _matter(surveyed: Survey, choices: Sequence[Choice]) -> bool:
     """Whether a graph might come out otherwise under ``choices``, all others being the same."""
     return surveyed.grounds is None or surveyed.grounds.matter(choices)
+
+
+def _may_pay(choices: Sequence[Choice], profile: DeviceProfile) -> bool:
+    """Whether a choice about the whole graph can be worth anything on the device at all."""
+    return not profile.multiplies_half_fast or all(choice.name != WIDE for choice in choices)
 
 
 def _names(choices: Sequence[Choice]) -> set[str]:
