@@ -1,35 +1,82 @@
-"""C++ kernels of a program built while the next programs are still being generated.
+"""Kernels of Inductor's own program built while it is decided what else to try.
 
-The compiler runs in processes of its own, so that a thread which waits for it holds up nothing.
-Whatever goes wrong there is left to who loads the program.
+Compilers run in processes of their own, so that a thread which waits for them holds up nothing.
+Whatever goes wrong there is left to who loads the program. Builds no other program.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import Program
+from fusewise.compiler.inductor.triton_ahead import Pooled, pooled_kernels
 
 log = logging.getLogger(__name__)
 
 _pool: Final = ThreadPoolExecutor(1, thread_name_prefix="fusewise-building")
-_under_way: list[Future[str]] = []
+_under_way: list[Building] = []
+#: Seconds that compiling a Triton kernel takes at the least, where nobody compiles it ahead.
+_KERNEL_S: Final = 0.4
 
 
-def start_building(program: Program, timeout_s: float) -> None:
-    """Have the kernels of a program built; waits for nothing."""
-    _under_way.append(
-        _pool.submit(build_library, [(program.source, program.settings)], timeout_s=timeout_s)
-    )
+class Building:
+    """The kernels of one program on their way."""
+
+    def __init__(self, program: Program, device: str, timeout_s: float) -> None:
+        """Have them built; waits for nothing.
+
+        Args:
+            program: whose kernels.
+            device: that it runs on, ``cpu`` or a GPU.
+            timeout_s: seconds after which nothing is waited for any more.
+        """
+        self._timeout_s = timeout_s
+        self._cpp: Future[float] | None = None
+        self._triton: Pooled | None = None
+        if device == "cpu":
+            self._cpp = _pool.submit(_build, program, timeout_s)
+        else:
+            self._triton = pooled_kernels(program.source, program.settings)
+
+    @property
+    def done(self) -> bool:
+        """Whether all is built, or has failed to be."""
+        if self._cpp is not None:
+            return self._cpp.done()
+        return self._triton is None or self._triton.done
+
+    def wait(self) -> float:
+        """Wait until all is built, or not; the seconds that it took, not those that it waited."""
+        if self._cpp is not None:
+            try:
+                return self._cpp.result()
+            except Exception:
+                log.debug("kernels are not built ahead", exc_info=True)
+                return 0.0
+        assert self._triton is not None
+        if not self._triton.ahead:
+            return _KERNEL_S * self._triton.count
+        return self._triton.wait(self._timeout_s)
+
+
+def _build(program: Program, timeout_s: float) -> float:
+    start = time.perf_counter()
+    build_library([(program.source, program.settings)], timeout_s=timeout_s)
+    return time.perf_counter() - start
+
+
+def start_building(program: Program, device: str, timeout_s: float) -> Building:
+    """Have the kernels of a program built; :func:`finish_building` waits for them."""
+    building = Building(program, device, timeout_s)
+    _under_way.append(building)
+    return building
 
 
 def finish_building() -> None:
     """Wait until all that was started is built, or not."""
     while _under_way:
-        try:
-            _under_way.pop().result()
-        except Exception:
-            log.debug("kernels are not built ahead", exc_info=True)
+        _under_way.pop().wait()

@@ -1,4 +1,4 @@
-"""Choosing among the surveyed candidates: by prediction alone, or by a contest on the device."""
+"""Choosing among the surveyed candidates by prediction alone, and what a contest comes to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from typing import Any
 
 import msgspec
 
-from fusewise.compiler.contest import generate_distinct, hold
-from fusewise.compiler.finishing import finish, may_finish
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
-from fusewise.compiler.measuring.job import GraphJob, GraphResult
-from fusewise.compiler.notices import warn_once
-from fusewise.compiler.options import Options
+from fusewise.compiler.measuring.job import GraphResult
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Kernel, Predictor, Survey, default_candidate
 from fusewise.schedule.errors import MeasureError
@@ -24,10 +20,6 @@ from fusewise.search.shortlist import shortlist
 
 #: Candidates that a prediction chooses among, Inductor's own included.
 _PREDICTED = 8
-#: Of the budget, what goes into timing at most where a program waits for its compile.
-_TIMING_SHARE = 1 / 12
-#: Shortlisted for each that is to be measured: half of all decisions give code seen before.
-_SPARE = 3
 
 
 def choose_predicted(report: GraphReport, surveys: Sequence[Survey], predictor: Predictor) -> None:
@@ -73,65 +65,6 @@ def sure_gain(default: Counter[Kernel], candidate: Counter[Kernel]) -> float:
 
 def _marked(candidate: Candidate, accepted: bool, reason: str) -> Candidate:
     return msgspec.structs.replace(candidate, accepted=accepted, reason=reason)
-
-
-def choose_measured(
-    report: GraphReport,
-    surveys: Sequence[Survey],
-    graph: GraphCompile,
-    job: GraphJob,
-    options: Options,
-    predictor: Predictor,
-    program: Program,
-) -> dict[str, float]:
-    """Time the best candidates against Inductor's own and take the fastest that is as accurate.
-
-    What no prediction tells of is then tried on that: see ``finishing``. ``program`` is that of the
-    default.
-
-    Returns:
-        The conditions under which the times were taken.
-    """
-    start = time.monotonic()
-    default = default_candidate(surveys)
-    with report.phase("generate"):
-        listed = shortlist(
-            default, [c for s in surveys for c in s.candidates], 1 + options.top_k * _SPARE
-        )
-        others = [c for c in listed if c is not default]
-        kept, dropped = generate_distinct(graph, program, others, options.top_k)
-    if not kept:
-        report.candidates = [
-            _marked(default, True, "no other candidate gives other code"),
-            *dropped,
-        ]
-        report.chosen = report.candidates[0]
-        report.source = "predicted"
-        left = options.budget_s - (time.monotonic() - start)
-        return finish(report, [(default, program)], surveys, predictor, graph, job, left)
-    try:
-        with report.phase("measure"):
-            more = may_finish(surveys, predictor, graph)
-            result = hold(
-                job,
-                [(default, program), *kept],
-                options.budget_s,
-                more=more,
-                timing_share=_TIMING_SHARE,
-            )
-        settle(report, [default, *(c for c, _ in kept)], result)
-    except MeasureError as error:
-        warn_once(str(error))
-        report.fallback = f"not measured: {error}"
-        report.candidates = [_marked(default, True, "nothing was measured"), *(c for c, _ in kept)]
-        report.chosen = report.candidates[0]
-        report.source = "inductor"
-        return {}
-    report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
-    report.candidates += dropped
-    left = options.budget_s - (time.monotonic() - start)
-    again = finish(report, [(default, program), *kept], surveys, predictor, graph, job, left)
-    return again or result.conditions
 
 
 def compile_default(

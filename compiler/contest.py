@@ -5,7 +5,8 @@ Knows which programs run and how fast; the rule by which one is accepted is the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -112,6 +113,28 @@ def has_collectives(gm: torch.fx.GraphModule) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class Generating:
+    """How far generating may go where time is short."""
+
+    #: Whether more programs may be generated; asked before each turn.
+    may: Callable[[], bool]
+    #: Programs to generate in one turn.
+    at_once: int
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What became of candidates whose programs were asked for."""
+
+    #: With their programs: those that are new code.
+    kept: list[tuple[Candidate, Program]]
+    #: Those that are not, or that there is no program of, with the reason.
+    dropped: list[Candidate]
+    #: Those that were not begun.
+    left: list[Candidate]
+
+
 def generate_distinct(
     graph: GraphCompile, default: Program, candidates: Sequence[Candidate], most: int
 ) -> tuple[list[tuple[Candidate, Program]], list[Candidate]]:
@@ -122,13 +145,26 @@ def generate_distinct(
     Returns:
         The candidates with their programs, and the ones left out with the reason.
     """
+    made = generate_while(graph, default, candidates, most)
+    return made.kept, made.dropped
+
+
+def generate_while(
+    graph: GraphCompile,
+    default: Program,
+    candidates: Sequence[Candidate],
+    most: int,
+    limit: Generating | None = None,
+) -> Generated:
+    """The same for as long as ``limit`` allows."""
     seen = {default.code_hash: "Inductor's own"}
     kept: list[tuple[Candidate, Program]] = []
     dropped: list[Candidate] = []
     left = list(candidates)
-    while left and len(kept) < most:
+    while left and len(kept) < most and (limit is None or limit.may()):
         # As many as are still missing: all of them are needed unless some are the same.
-        some, left = left[: most - len(kept)], left[most - len(kept) :]
+        turn = most - len(kept) if limit is None else min(most - len(kept), limit.at_once)
+        some, left = left[:turn], left[turn:]
         programs = graph.generate_all([candidate.schedule for candidate in some])
         for candidate, program in zip(some, programs, strict=True):
             if isinstance(program, PlanError):
@@ -141,7 +177,7 @@ def generate_distinct(
             else:
                 seen[program.code_hash] = f"candidate {candidate.schedule.id}"
                 kept.append((candidate, program))
-    return kept, dropped
+    return Generated(kept, dropped, left)
 
 
 def _failed(candidate: Candidate, reason: str) -> Candidate:
@@ -155,7 +191,7 @@ def hold(
     *,
     memory: bool = False,
     more: bool = False,
-    timing_share: float = 1 / 6,
+    timing_s: float | None = None,
 ) -> GraphResult:
     """Time the candidates, Inductor's own first, in the measuring process of the device.
 
@@ -167,7 +203,8 @@ def hold(
         budget_s: seconds for building and timing them.
         memory: whether the most memory that each needs is wanted, too.
         more: whether another contest of the graph will follow.
-        timing_share: of the seconds, what goes into timing at most; much less where all is decided.
+        timing_s: seconds that go into timing at most, much less where all is decided; a sixth of
+            the budget if None.
 
     Raises:
         MeasureError: the process could not do it.
@@ -181,7 +218,7 @@ def hold(
         )
     # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
     timeout_s = min(60.0 + 4 * budget_s, _MOST_WAITING_S)
-    seconds = min(max(budget_s * timing_share, 1.0), 20.0)
+    seconds = min(max(budget_s / 6, 1.0), 20.0) if timing_s is None else timing_s
     timing = Budget(seconds=seconds, memory=memory, more=more)
     process = measuring_process(job.device)
     if process.graph_id != job.graph_id:

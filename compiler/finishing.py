@@ -49,7 +49,32 @@ _MOST_DESCENTS = 4
 def may_finish(surveys: Sequence[Survey], predictor: Predictor, graph: GraphCompile) -> bool:
     """Whether a second contest may follow: whether one would if the default is kept."""
     offers = _offers(surveys, predictor, default_candidate(surveys).schedule, _LEAST_S)
-    return bool(offers) or _products_count(surveys, predictor, graph)
+    return bool(offers) or products_count(surveys, predictor, graph)
+
+
+def first_offers(
+    surveys: Sequence[Survey], predictor: Predictor, schedule: Schedule, descents: int
+) -> list[Offer]:
+    """What is to be tried on a schedule in the first contest, the most promising first.
+
+    ``descents``: different kernels to tune by coordinate descent, at most.
+    """
+    if schedule.plan is None:
+        return []
+    for found in surveys:
+        if any(candidate.schedule == schedule for candidate in found.candidates):
+            finishes = Finishes(schedule.plan, predictor.plans(found.problem))
+            return finishes.few(min(descents, _MOST_DESCENTS))
+    return []
+
+
+def let_go(job: GraphJob) -> None:
+    """Have the measuring process forget a graph that no second contest follows for."""
+    try:
+        measuring_process(job.device).let_go()
+    except MeasureError as error:
+        # It is gone, and its memory with it.
+        log.debug("the measuring process: %s", error)
 
 
 def finish(
@@ -88,11 +113,7 @@ def finish(
             made, dropped = generate_distinct(graph, entries[0][1], candidates, len(candidates))
             report.candidates += dropped
     if not made:
-        try:
-            measuring_process(job.device).let_go()
-        except MeasureError as error:
-            # It is gone, and its memory with it.
-            log.debug("the measuring process: %s", error)
+        let_go(job)
         return {}
     rivals = [entries[0]] if standing is entries[0] else [entries[0], standing]
     try:
@@ -110,13 +131,9 @@ def finish(
 def _offers(
     surveys: Sequence[Survey], predictor: Predictor, schedule: Schedule, seconds: float
 ) -> list[Offer]:
-    if seconds < _LEAST_S or schedule.plan is None:
+    if seconds < _LEAST_S:
         return []
-    for found in surveys:
-        if any(candidate.schedule == schedule for candidate in found.candidates):
-            finishes = Finishes(schedule.plan, predictor.plans(found.problem))
-            return finishes.few(int(min(seconds / _DESCENT_S, _MOST_DESCENTS)))
-    return []
+    return first_offers(surveys, predictor, schedule, int(min(seconds / _DESCENT_S, 1e6)))
 
 
 def finished(chosen: Candidate, offer: Offer) -> Candidate:
@@ -144,7 +161,7 @@ def _candidates(
     """Two candidates at most."""
     offers = _offers(surveys, predictor, chosen.schedule, seconds)
     made = [finished(chosen, offer) for offer in offers]
-    if seconds < 2 * _LEAST_S or not _products_count(surveys, predictor, graph):
+    if seconds < 2 * _LEAST_S or not products_count(surveys, predictor, graph):
         return made
     choices = (*chosen.schedule.lowering, Choice(PRODUCTS, True))
     try:
@@ -168,7 +185,7 @@ def _candidates(
     return [*made[:1], msgspec.structs.replace(finished(best, offer), reason=why)]
 
 
-def _products_count(surveys: Sequence[Survey], predictor: Predictor, graph: GraphCompile) -> bool:
+def products_count(surveys: Sequence[Survey], predictor: Predictor, graph: GraphCompile) -> bool:
     """Whether products with a vector take enough of the time to be computed as sums.
 
     What a library takes for them is hardly known, so no prediction could tell.

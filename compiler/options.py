@@ -27,8 +27,9 @@ class Options:
     mode: Mode = "measure"
     #: Candidates to measure beside Inductor's own.
     top_k: int = 4
-    #: Seconds for search and measuring of one graph, compilation of candidates included.
-    budget_s: float = 60.0
+    #: Seconds for search and measuring of one graph, compilation of candidates included; None for
+    #: somewhat less than Inductor's own compile of it takes.
+    budget_s: float | None = None
     #: The DuckDB store; models and device profiles stand beside it.
     store: Path = field(default_factory=default_store_path)
     #: Name or path of the cost model; None for the newest one that fits the device.
@@ -96,7 +97,7 @@ def _checked(name: str, value: Any) -> Any:
     wanted = {
         "mode": f"one of {', '.join(MODES)}",
         "top_k": "a whole number, 0 or more",
-        "budget_s": "seconds, 0 or more",
+        "budget_s": "seconds, 0 or more, or None",
         "store": "a path that exists or can be made",
         "model": "a name or a path",
         "plan": "the path of a plan file",
@@ -105,7 +106,7 @@ def _checked(name: str, value: Any) -> Any:
     }
     if name not in checks:
         raise _unknown(_PREFIX + name, ())
-    if value is None and name in ("model", "plan", "rules"):
+    if value is None and name in ("model", "plan", "rules", "budget_s"):
         return None
     checked = checks[name](value)
     if checked is None:

@@ -15,9 +15,10 @@ import msgspec
 import torch.fx
 from torch._functorch import config as functorch_config
 
-from fusewise.compiler.building import start_building
-from fusewise.compiler.choosing import choose_measured, choose_predicted, compile_default
+from fusewise.compiler.building import Building, start_building
+from fusewise.compiler.choosing import choose_predicted, compile_default
 from fusewise.compiler.contest import announce, graph_job
+from fusewise.compiler.deciding import Contest
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program, compile_whole
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.settings import inductor_settings, known_settings
@@ -41,7 +42,9 @@ from fusewise.schedule.schedule import Candidate
 
 #: Choices that a graph is looked at under beside Inductor's own, by mode: a look takes about a
 #: tenth of the time that Inductor's own compile does.
-_LOOKS = {"measure": 6, "predict": 3, "replay": 0}
+_LOOKS = {"given": 6, "measure": 4, "predict": 3, "replay": 0}
+#: A compiler of kernels is waited for no longer than this.
+_MOST_BUILDING_S = 600.0
 
 
 def compile_program(
@@ -64,9 +67,10 @@ def compile_program(
     def compiler(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         if ours.mode == "measure" and ours.plan is None:
             session.met = Met(ours.home, gm, inputs, session.inductor_options)
-            if not session.met.before and ours.top_k and ours.budget_s and not many_ranks():
+            if not session.met.before and ours.top_k and ours.budget_s != 0 and not many_ranks():
                 # Its start takes seconds, which pass while the program is traced.
                 measuring_process(first_device(inputs))
+        session.spending.begin()
         # AOTAutograd's own cache would answer before our part is asked, and without our key.
         with functorch_config.patch(enable_autograd_cache=False):
             output = compile_whole(gm, inputs, _GraphCompiler(session), session.inductor_options)
@@ -164,6 +168,8 @@ class _Compile:
         self._report = report
         #: What others are held to, compiled; None where it was not.
         self.default_output: Any | None = None
+        #: What deciding may cost.
+        self._purse = session.spending.graph()
 
     def run(self) -> Any:
         """Choose a schedule, compile it, and leave a report."""
@@ -275,6 +281,8 @@ class _Compile:
 
         def decide() -> bool:
             nonlocal spent
+            # So far the graph was lowered.
+            self._purse.own(time.perf_counter() - began, again=True)
             start = time.perf_counter()
             try:
                 decided.append(self._decide(key, predictor, job))
@@ -286,39 +294,44 @@ class _Compile:
             assert report.chosen is not None
             return report.chosen.origin == "default"
 
-        start = time.perf_counter()
+        began = time.perf_counter()
         self.default_output = self._graph.compile_after(decide, measured=job is not None)
-        report.seconds["compile default"] = time.perf_counter() - start - spent
+        report.seconds["compile default"] = time.perf_counter() - began - spent
         if failures:
             raise failures[0]
         # Where nothing waited, the compiled graph came out of Inductor's cache.
-        return decided[0] if decided else self._decide(key, predictor, job)
+        if decided:
+            return decided[0]
+        self._purse.cached()
+        return self._decide(key, predictor, job)
 
     def _decide(self, key: GraphKey, predictor: Predictor, job: GraphJob | None) -> _Decided:
         """Choose a schedule, and write into the report what led to it."""
         session, report, graph = self._session, self._report, self._graph
-        budget_s = session.options.budget_s if job is not None else None
+        purse = self._purse
         lowered = None
         if session.options.rules is not None:
             with report.phase("rules"):
                 lowered = lower_by_rules(graph, session.options.rules)
         program: Program | None = None
+        building: Building | None = None
         if job is not None and lowered is None:
+            start = time.perf_counter()
             with report.phase("generate"):
                 program = graph.own_program()
-            if predictor.profile.kind == "cpu":
-                # The C++ compiler is at work while the graph is looked at.
-                start_building(program, session.options.budget_s)
+            purse.own(time.perf_counter() - start, again=True)
+            # Compilers are at work while the graph is looked at.
+            building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
         with report.phase("search"):
             surveys = survey_all(
                 graph,
                 predictor,
                 key=key.key,
                 kind=report.kind,
-                budget_s=None if budget_s is None else budget_s / 4,
+                budget_s=None if job is None else purse.looking_s,
                 lowered=lowered,
                 told=report.left_out.append,
-                most=_LOOKS[session.options.mode],
+                most=_LOOKS["given" if purse.given and job is not None else session.options.mode],
             )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
@@ -327,10 +340,14 @@ class _Compile:
             return _Decided(surveys, {})
         if program is None:
             default = default_candidate(surveys)
+            start = time.perf_counter()
             self.default_output, program = compile_default(graph, report, default)
-        conditions = choose_measured(
-            report, surveys, graph, job, session.options, predictor, program
+            purse.own(time.perf_counter() - start)
+        contest = Contest(
+            report, surveys, graph, job, session.options, predictor, program, building, purse
         )
+        conditions = contest.run()
+        report.cost = purse.end()
         return _Decided(surveys, conditions)
 
     def _announce(self, key: GraphKey) -> GraphJob | None:

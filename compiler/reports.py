@@ -66,6 +66,10 @@ class GraphReport:
     fallback: str | None = None
     #: Choices that the graph cannot be lowered under, each with the ground.
     left_out: list[str] = field(default_factory=list)
+    #: What was not tried since it could not pay, or for lack of time, in words.
+    untried: list[str] = field(default_factory=list)
+    #: What deciding cost beside Inductor's own work, in words; "" where nothing was decided.
+    cost: str = ""
     #: Parts of the key that differ from the plan's, where a plan did not fit.
     mismatch: tuple[str, ...] = ()
     store: str = ""

@@ -18,6 +18,7 @@ from fusewise.compiler.measuring.room import lacks_room
 from fusewise.compiler.met import Met
 from fusewise.compiler.options import Options
 from fusewise.compiler.rule_notices import RuleWatch
+from fusewise.compiler.spending import Spending
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_key, device_profile
 from fusewise.costmodel.registry import load_model
@@ -38,7 +39,13 @@ class Session:
     forward_key: str | None = None
     #: Whether the program was compiled before; None where nothing is going to be measured.
     met: Met | None = None
+    #: What its graphs may take beside Inductor's own work.
+    spending: Spending = field(init=False)
     _predictors: dict[str, Predictor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Nothing was spent yet."""
+        self.spending = Spending(self.options.budget_s)
 
     @cached_property
     def rule_watch(self) -> RuleWatch | None:

@@ -27,7 +27,7 @@ from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.exc import InductorError
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.aside import COPY_SETTINGS, work_aside
+from fusewise.compiler.inductor.aside import COPY_SETTINGS, can_work_aside, work_aside
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
@@ -307,10 +307,15 @@ class GraphCompile:
         None for each that could not be done there: see :func:`work_aside`. Code for the CPU is made
         for so many threads as a process has, which a copy does not have.
         """
+        return work_aside(jobs, timeout_s) if self.copies_help else [None] * len(jobs)
+
+    @property
+    def copies_help(self) -> bool:
+        """Whether several things at a time can be done on the graph in copies of this process."""
         waiting = self._waiting
         if waiting is None or "cpu" in waiting.graph.device_types:
-            return [None] * len(jobs)
-        return work_aside(jobs, timeout_s)
+            return False
+        return can_work_aside()
 
     def _generate_aside(
         self, schedule: Schedule

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
 from torch._inductor import config as inductor_config
@@ -68,6 +68,44 @@ def await_kernels(source: str, settings: Mapping[str, Any], timeout_s: float) ->
             # Who loads the program meets it again.
             log.debug("a kernel does not compile", exc_info=True)
     return True
+
+
+class Pooled:
+    """The Triton kernels of a program in Inductor's pool."""
+
+    def __init__(self, futures: Sequence[Any], count: int, *, ahead: bool) -> None:
+        #: Kernels of the program.
+        self.count = count
+        #: Whether a pool is at work on them.
+        self.ahead = ahead
+        self._futures = list(futures)
+        self._began = time.monotonic()
+        self._ended = self._began
+        for future in self._futures:
+            future.add_done_callback(self._one_ended)
+
+    def _one_ended(self, _future: Any) -> None:
+        self._ended = max(self._ended, time.monotonic())
+
+    @property
+    def done(self) -> bool:
+        """Whether all are compiled, or have failed to be."""
+        return all(future.done() for future in self._futures)
+
+    def wait(self, timeout_s: float) -> float:
+        """Wait for them at most ``timeout_s``; seconds that the pool took, as far as it came."""
+        wait(self._futures, timeout_s)
+        return (self._ended if self.done else time.monotonic()) - self._began
+
+
+def pooled_kernels(source: str, settings: Mapping[str, Any]) -> Pooled:
+    """Have Inductor's pool compile a program's Triton kernels, if it has one; waits for nothing."""
+    with inductor_config.patch(dict(settings)):
+        kernels = list(triton_kernels(source))
+        if not kernels or not AsyncCompile.use_process_pool():
+            return Pooled([], len(kernels), ahead=False)
+        futures = [_future(*kernel) for kernel in kernels]
+    return Pooled([f for f in futures if isinstance(f, Future)], len(kernels), ahead=True)
 
 
 def _future(name: str, code: str, device: str) -> Any:

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -116,6 +117,19 @@ class MeasuringProcess:
         result: GraphResult = self._answers(timeout_s)
         return result
 
+    def ready(self, timeout_s: float) -> bool:
+        """Whether all that was asked for is done within ``timeout_s``; else it goes on with it.
+
+        Raises:
+            MeasureError: the process died, or failed at something.
+        """
+        until = time.monotonic() + timeout_s
+        while self._pending:
+            if not self._connection.poll(max(0.0, until - time.monotonic())):
+                return False
+            self._answer(timeout_s)
+        return True
+
     def let_go(self) -> None:
         """Have the graph that was kept for more programs forgotten: its memory is the caller's.
 
@@ -163,24 +177,29 @@ class MeasuringProcess:
                     subject=f"measuring process of {self.device}",
                     remedy="raise fusewise.budget_s if the graph is that slow",
                 )
-            try:
-                succeeded, answer, last, held_s = pickle.loads(self._connection.recv_bytes())
-            except (EOFError, OSError) as error:
+            answer = self._answer(timeout_s)
+        return answer
+
+    def _answer(self, timeout_s: float) -> Any:
+        """The answer that is there; where the request failed, those after it are dropped."""
+        try:
+            succeeded, answer, last, held_s = pickle.loads(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            self.kill()
+            raise self._gone() from error
+        self._pending -= 1
+        self.held_s += held_s
+        if not succeeded:
+            if last:
                 self.kill()
-                raise self._gone() from error
-            self._pending -= 1
-            self.held_s += held_s
-            if not succeeded:
-                if last:
-                    self.kill()
-                while not last and self._pending and self._connection.poll(timeout_s):
-                    self._connection.recv_bytes()
-                    self._pending -= 1
-                raise MeasureError(
-                    str(answer),
-                    subject=f"measuring process of {self.device}",
-                    remedy="mode predict chooses without measuring",
-                )
+            while not last and self._pending and self._connection.poll(timeout_s):
+                self._connection.recv_bytes()
+                self._pending -= 1
+            raise MeasureError(
+                str(answer),
+                subject=f"measuring process of {self.device}",
+                remedy="mode predict chooses without measuring",
+            )
         return answer
 
     def _gone(self) -> MeasureError:

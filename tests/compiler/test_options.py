@@ -25,7 +25,7 @@ def test_nothing_given_is_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("FUSEWISE_HOME", str(tmp_path))
     ours, theirs, mode = split({})
     assert (ours, theirs, mode) == (Options(), {}, None)
-    assert (ours.mode, ours.top_k, ours.budget_s) == ("measure", 4, 60.0)
+    assert (ours.mode, ours.top_k, ours.budget_s) == ("measure", 4, None)
     assert ours.store == tmp_path / "store.duckdb"
     assert ours.home == tmp_path
 
