@@ -1,0 +1,332 @@
+"""Choosing by a contest on the device, within what it may cost.
+
+Inductor's own schedule is there from the start, and everything else is tried in the order of what
+it promises for as long as it fits (see ``spending``); what does not fit is not begun, and the
+report says so. Predicts nothing and judges nothing itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fusewise.compiler.building import Building
+from fusewise.compiler.choosing import settle
+from fusewise.compiler.contest import Generating, generate_while, hold
+from fusewise.compiler.finishing import (
+    finish,
+    finished,
+    first_offers,
+    let_go,
+    may_finish,
+    products_count,
+)
+from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.kernel_codes import kernel_codes
+from fusewise.compiler.measuring.client import measuring_process
+from fusewise.compiler.measuring.job import GraphJob
+from fusewise.compiler.notices import warn_once
+from fusewise.compiler.options import Options
+from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.spending import GraphSpending
+from fusewise.compiler.survey import Kernel, Predictor, Survey, default_candidate
+from fusewise.schedule.errors import MeasureError
+from fusewise.schedule.kernel_choices import tunings
+from fusewise.schedule.schedule import Candidate
+from fusewise.search.gate import MARGIN
+from fusewise.search.shortlist import shortlist
+
+#: Of a budget in seconds, what goes into timing at most where a program waits for its compile.
+_TIMING_SHARE = 1 / 12
+#: Of what is left without one, what goes into timing, and seconds of it at the least and the most.
+_TIMED_OF_LEFT, _LEAST_TIMING_S, _MOST_TIMING_S = 0.5, 0.3, 5.0
+#: Shortlisted for each that is to be measured: half of all decisions give code seen before.
+_SPARE = 3
+#: Of the time that the own kernels take to build, what others do that have one kernel: reading
+#: headers, most of all.
+_BUILD_AT_LEAST = 0.6
+#: Seconds for loading a candidate and running it for the first time, and for a kernel that is tuned
+#: block size by block size or by coordinate descent.
+_LOAD_S, _TUNING_S = 0.15, {"autotune": 0.5, "descent": 4.0}
+#: Seconds that have to be left for a second contest to begin.
+_SECOND_S = 3.0
+
+_Entry = tuple[Candidate, Program]
+
+
+@dataclass
+class Contest:
+    """Everything that one graph's contest rests on."""
+
+    report: GraphReport
+    surveys: Sequence[Survey]
+    graph: GraphCompile
+    job: GraphJob
+    options: Options
+    predictor: Predictor
+    #: Inductor's own program, and its kernels on their way.
+    program: Program
+    building: Building | None
+    purse: GraphSpending
+    _own_kernels_s: float | None = field(default=None, init=False)
+
+    def run(self) -> dict[str, float]:
+        """Time the best candidates against Inductor's own; takes the fastest that is as accurate.
+
+        The outcome goes into the report.
+
+        Returns:
+            The conditions under which the times were taken; empty where none were.
+        """
+        report = self.report
+        default = default_candidate(self.surveys)
+        with report.phase("generate"):
+            asked = self._asked(default)
+            made = generate_while(
+                self.graph, self.program, asked, self.options.top_k, self._generating()
+            )
+            self._await_own_kernels()
+            kept = self._affordable(made.kept)
+        dropped = [*made.dropped]
+        self._tell_unbegun(made.left)
+        if not kept or not self._process_ready():
+            return self._untimed(default, [*(c for c, _ in kept), *dropped])
+        started = time.monotonic()
+        entries = [(default, self.program), *kept]
+        try:
+            with report.phase("measure"):
+                result = hold(
+                    self.job,
+                    entries,
+                    self._waiting_s(),
+                    more=self._more(),
+                    timing_s=self._timing_s(),
+                )
+            settle(report, [candidate for candidate, _ in entries], result)
+        except MeasureError as error:
+            warn_once(str(error))
+            report.fallback = f"not measured: {error}"
+            report.candidates = [_default(default, "nothing was measured"), *(c for c, _ in kept)]
+            report.chosen = report.candidates[0]
+            report.source = "inductor"
+            return {}
+        report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
+        report.candidates += dropped
+        again = self._again(entries, time.monotonic() - started)
+        return again or result.conditions
+
+    def _asked(self, default: Candidate) -> list[Candidate]:
+        """What is worth timing, in the order in which it is to be tried."""
+        every = [c for s in self.surveys for c in s.candidates]
+        listed = shortlist(default, every, 1 + self.options.top_k * _SPARE)[1:]
+        if self.purse.given:
+            return list(listed)
+        bounds = self._bounds(default, listed)
+        hopeful = [c for c in listed if bounds[c.schedule.id].most >= MARGIN]
+        if len(hopeful) < len(listed):
+            self.report.untried.append(
+                f"{len(listed) - len(hopeful)} plans that could not gain {MARGIN:.0%} if all "
+                "predictions were off by as much as they may be"
+            )
+        own_us = default.predicted_us or 0.0
+        gaining = [c for c in hopeful if (c.predicted_us or own_us) < own_us]
+        descents = int(self.purse.left() / _TUNING_S["descent"])
+        offers = first_offers(self.surveys, self.predictor, default.schedule, descents)
+        tried = [finished(default, offer) for offer in offers]
+        ordered = [*gaining[:1], *self._by_experience(hopeful)[:1], *tried[:1]]
+        if gaining:
+            best = gaining[0]
+            on_best = first_offers(self.surveys, self.predictor, best.schedule, descents)
+            ordered += [finished(best, offer) for offer in on_best[:1]]
+        ordered += [*tried[1:], *hopeful]
+        promised = [offer.gain_us / own_us for offer in offers if own_us]
+        promised += [bounds[c.schedule.id].sure for c in hopeful]
+        self.purse.promise = max(promised, default=0.0)
+        return list({c.schedule: c for c in ordered}.values())
+
+    def _bounds(self, default: Candidate, listed: Sequence[Candidate]) -> Mapping[str, _Bounds]:
+        of_default = self.surveys[0].kernels(default, self.predictor)
+        total = default.predicted_us or 1.0
+        bounds: dict[str, _Bounds] = {}
+        wanted = {candidate.schedule for candidate in listed}
+        for survey in self.surveys:
+            for candidate in survey.candidates:
+                if candidate.schedule not in wanted:
+                    continue
+                if candidate.schedule.codegen:
+                    # No prediction tells of these: as much as there is in generated kernels.
+                    bounds[candidate.schedule.id] = _Bounds(0.0, self._generated_share(default))
+                    continue
+                kernels = survey.kernels(candidate, self.predictor)
+                bounds[candidate.schedule.id] = _bounds(of_default, kernels, total)
+        return bounds
+
+    def _generated_share(self, default: Candidate) -> float:
+        """Part of the predicted time that is not in library calls."""
+        plan = default.schedule.plan
+        assert plan is not None
+        problem = self.surveys[0].problem
+        us = 0.0
+        for group in self.predictor.plans(problem).breakdown(plan):
+            kinds = {problem.node_by_name[name].kind for name in group.names}
+            us += 0.0 if kinds <= {"extern", "nop"} else group.us
+        return us / (default.predicted_us or 1.0)
+
+    def _by_experience(self, hopeful: Sequence[Candidate]) -> list[Candidate]:
+        """The best plan under each set of choices, in the order in which these were looked at."""
+        found = []
+        for survey in self.surveys[1:]:
+            of_survey = set(survey.candidates)
+            found += [candidate for candidate in hopeful if candidate in of_survey][:1]
+        return found
+
+    def _generating(self) -> Generating | None:
+        if self.purse.given:
+            return None
+        building = self.building
+
+        def may() -> bool:
+            # While compilers are at work on the own kernels there is nothing else to do here.
+            if building is not None and not building.done:
+                return True
+            self._await_own_kernels()
+            return self.purse.fits(self.purse.again_s / 2 + _LEAST_TIMING_S)
+
+        return Generating(may, self.options.top_k if self.graph.copies_help else 1)
+
+    def _await_own_kernels(self) -> None:
+        if self._own_kernels_s is None:
+            self._own_kernels_s = 0.0 if self.building is None else self.building.wait()
+            self.purse.own(self._own_kernels_s)
+
+    def _affordable(self, made: Sequence[_Entry]) -> list[_Entry]:
+        """Those of the candidates whose kernels can be built, loaded and timed in what is left."""
+        if self.purse.given:
+            return list(made)
+        own = kernel_codes(self.program.source)
+        each = (self._own_kernels_s or 0.0) * (1 - _BUILD_AT_LEAST) / max(1, len(own))
+        first = (self._own_kernels_s or 0.0) * _BUILD_AT_LEAST
+        known, kept, late = set(own), [], 0
+        seconds = _LOAD_S + _LEAST_TIMING_S
+        for candidate, program in made:
+            new = kernel_codes(program.source) - known
+            tuned = sum(
+                _TUNING_S[kind] for kind in set(tunings(candidate.schedule.codegen).values())
+            )
+            needed = seconds + _LOAD_S + tuned + each * len(new)
+            if new and known == own:
+                needed += first
+            if not self.purse.fits(needed):
+                late += 1
+                continue
+            seconds = needed
+            known |= new
+            kept.append((candidate, program))
+        if late:
+            self.report.untried.append(f"{late} candidates whose kernels would have taken too long")
+        return kept
+
+    def _tell_unbegun(self, left: Sequence[Candidate]) -> None:
+        if left and not self.purse.given and self.purse.left() < self.purse.again_s + 1.0:
+            self.report.untried.append(f"{len(left)} candidates that there was no time to generate")
+
+    def _process_ready(self) -> bool:
+        if self.purse.given:
+            return True
+        process = measuring_process(self.job.device)
+        try:
+            ready = process.graph_id != self.job.graph_id or process.ready(self.purse.left())
+        except MeasureError:
+            # The contest starts another one, or tells why it cannot.
+            return True
+        if not ready:
+            reason = "the measuring process was not ready in the time there was"
+            self.report.fallback = f"not measured: {reason}"
+            self.report.untried.append(reason)
+        return ready
+
+    def _untimed(self, default: Candidate, others: Sequence[Candidate]) -> dict[str, float]:
+        """No contest: Inductor's own stands, unless the second one is the only one."""
+        report, purse = self.report, self.purse
+        none = "no other candidate gives other code"
+        if report.untried:
+            none = f"nothing else was timed: {'; '.join(report.untried)}"
+        report.candidates = [_default(default, none), *others]
+        report.chosen = report.candidates[0]
+        report.source = "predicted"
+        if not purse.given and not self._products_fit():
+            let_go(self.job)
+            return {}
+        return finish(
+            report,
+            [(default, self.program)],
+            self.surveys,
+            self.predictor,
+            self.graph,
+            self.job,
+            purse.left(),
+        )
+
+    def _again(self, entries: Sequence[_Entry], first_s: float) -> dict[str, float]:
+        """The second contest, where there may be one and it pays."""
+        report, purse = self.report, self.purse
+        chosen = report.chosen
+        assert chosen is not None
+        if not purse.given:
+            # What could be tried on the default and on the best was in the first one.
+            open_still = chosen.origin not in ("default", "finish") or self._products_fit()
+            if not open_still or not purse.fits(max(first_s, _SECOND_S)):
+                if open_still and self._more():
+                    report.untried.append("choices about single kernels of what was chosen")
+                let_go(self.job)
+                return {}
+        return finish(
+            report, entries, self.surveys, self.predictor, self.graph, self.job, purse.left()
+        )
+
+    def _products_fit(self) -> bool:
+        return self.purse.fits(2 * _SECOND_S) and products_count(
+            self.surveys, self.predictor, self.graph
+        )
+
+    def _more(self) -> bool:
+        return (self.purse.given or self.purse.fits(_SECOND_S)) and may_finish(
+            self.surveys, self.predictor, self.graph
+        )
+
+    def _waiting_s(self) -> float:
+        given_s = self.purse.program.given_s
+        return self.purse.left() if given_s is None else given_s
+
+    def _timing_s(self) -> float:
+        given_s = self.purse.program.given_s
+        if given_s is not None:
+            return min(max(given_s * _TIMING_SHARE, 1.0), 20.0)
+        return min(max(self.purse.left() * _TIMED_OF_LEFT, _LEAST_TIMING_S), _MOST_TIMING_S)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What a candidate gains of the default's time, by the ends of the intervals."""
+
+    sure: float
+    most: float
+
+
+def _bounds(default: Counter[Kernel], candidate: Counter[Kernel], total_us: float) -> _Bounds:
+    only_default, only_candidate = default - candidate, candidate - default
+    sure = sum(k.low_us * n for k, n in only_default.items()) - sum(
+        k.high_us * n for k, n in only_candidate.items()
+    )
+    most = sum(k.high_us * n for k, n in only_default.items()) - sum(
+        k.low_us * n for k, n in only_candidate.items()
+    )
+    return _Bounds(sure / total_us, most / total_us)
+
+
+def _default(default: Candidate, reason: str) -> Candidate:
+    return msgspec.structs.replace(default, accepted=True, reason=reason)

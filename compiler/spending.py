@@ -1,0 +1,126 @@
+"""What deciding on a graph may cost, in seconds that its program waits.
+
+Held against Inductor's own work on the same program, as it is found to take in this process, unless
+the user gave a number of seconds. Says whether something still fits; does none of it, and never
+ends what has begun.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+#: Of Inductor's own time, what everything else may take: with what comes before and after, the
+#: whole is to take no more than twice as long.
+SHARE = 0.9
+#: The same where a gain is promised of at least so much of the graph's time.
+PROMISED_SHARE, PROMISE = 2.0, 0.05
+#: Seconds that a program may take beside it in any case: a process has to start, however small the
+#: program is.
+LEAST_S = 2.0
+#: Seconds that Inductor's compile of a graph is taken to need where it came from a cache.
+_CACHED_S = 5.0
+
+#: How often another schedule than Inductor's wins a contest, at the most.
+_WINS = 0.5
+
+_Clock = Callable[[], float]
+
+
+@dataclass
+class Spending:
+    """Of one program: all its graphs draw on what Inductor takes for them together."""
+
+    #: Seconds for each graph by the user's wish; None for a share of Inductor's own time.
+    given_s: float | None = None
+    clock: _Clock = time.monotonic
+    #: Seconds of Inductor's own work on graphs that are done with, tracing included.
+    own_s: float = 0.0
+    #: Seconds that they took beside it.
+    extra_s: float = 0.0
+    _traced_from: float | None = field(default=None, init=False)
+
+    def begin(self) -> None:
+        """The program is traced from now on, until its first graph is there."""
+        self._traced_from = self.clock()
+
+    def graph(self) -> GraphSpending:
+        """A graph begins."""
+        now = self.clock()
+        if self._traced_from is not None:
+            self.own_s += now - self._traced_from
+            self._traced_from = None
+        return GraphSpending(self, now)
+
+
+@dataclass
+class GraphSpending:
+    """Of one graph."""
+
+    program: Spending
+    began: float
+    #: Seconds of Inductor's own work on the graph, as far as they are known.
+    own_s: float = 0.0
+    #: Seconds that it takes Inductor to lower the graph and generate its code once more: what
+    #: another schedule costs after it was chosen.
+    again_s: float = 0.0
+    #: Share of its time that the graph might gain, as far as anything can be said.
+    promise: float = 0.0
+
+    @property
+    def given(self) -> bool:
+        """Whether the user said how long it may take."""
+        return self.program.given_s is not None
+
+    def own(self, seconds: float, *, again: bool = False) -> None:
+        """Inductor did something that it would have done anyhow.
+
+        ``again``: it is to be done once more where another schedule than its own is chosen.
+        """
+        self.own_s += seconds
+        self.again_s += seconds if again else 0.0
+
+    def cached(self) -> None:
+        """Inductor's own compile came from a cache, which tells nothing of how long it takes."""
+        self.own_s = max(self.own_s, _CACHED_S)
+
+    @property
+    def extra_s(self) -> float:
+        """Seconds that the graph took so far beside what is Inductor's own."""
+        return max(0.0, self.program.clock() - self.began - self.own_s)
+
+    @property
+    def allowed_s(self) -> float:
+        """Seconds that may go beside Inductor's own work on this graph."""
+        if self.program.given_s is not None:
+            return self.program.given_s
+        share = PROMISED_SHARE if self.promise >= PROMISE else SHARE
+        # What was not spent on the program's graphs before is this one's, and no debt of theirs.
+        spared = max(0.0, SHARE * self.program.own_s - self.program.extra_s)
+        return max(share * self.own_s + spared, LEAST_S - self.program.extra_s)
+
+    @property
+    def looking_s(self) -> float:
+        """Seconds for looking at the graph under choices and searching plans."""
+        if self.program.given_s is not None:
+            return self.program.given_s / 4
+        # Compilers are at work on its own kernels meanwhile: it is known to take longer than this.
+        return self.own_s + self.program.own_s
+
+    def left(self) -> float:
+        """Seconds that may still be spent, at least 0."""
+        return max(0.0, self.allowed_s - self.extra_s)
+
+    def fits(self, seconds: float) -> bool:
+        """Whether something may begin that will take so long, and what may follow if it wins."""
+        return self.given or seconds + _WINS * self.again_s <= self.left()
+
+    def end(self) -> str:
+        """The graph is done with; what it cost, in words."""
+        self.program.own_s += self.own_s
+        self.program.extra_s += self.extra_s
+        return (
+            f"{self.own_s:.1f} s are Inductor's own; of {self.allowed_s:.1f} s beside it "
+            f"{self.extra_s:.1f} s were used"
+        )
