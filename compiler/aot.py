@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.fx
 
-from fusewise.compiler.choosing import choose_predicted
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
@@ -30,9 +29,11 @@ from fusewise.compiler.inductor.settings import (
     settings_in_force,
 )
 from fusewise.compiler.options import Options
+from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport, add_report
 from fusewise.compiler.session import Session, device_of
 from fusewise.compiler.survey import Predictor, survey_all
+from fusewise.costmodel.gains import gains_of
 from fusewise.datasets.store import default_store_path
 from fusewise.schedule.errors import OptionError, PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph, read_plan_file
@@ -133,9 +134,17 @@ class _Compiler:
         add_report(report)
         if self._plan is None:
             with report.phase("search"):
-                surveys = survey_all(graph, predictor, key=key.key, kind=graph.kind, budget_s=None)
+                surveys = survey_all(
+                    graph,
+                    predictor,
+                    key=key.key,
+                    kind=graph.kind,
+                    budget_s=None,
+                    gains=gains_of(predictor.model, predictor.profile.kind),
+                )
             report.nodes = len(surveys[0].problem.nodes)
-            choose_predicted(report, surveys, predictor)
+            # Nothing stands in where what was chosen does not compile.
+            choose_predicted(report, surveys, predictor, launches=False)
         else:
             with report.phase("search"):
                 planned = self._planned(graph, key, self._plan)

@@ -1,10 +1,9 @@
-"""Choosing among the surveyed candidates by prediction alone, and what a contest comes to."""
+"""What others are held to, and what a contest with it comes to. Measures nothing."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,59 +11,9 @@ import msgspec
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
 from fusewise.compiler.measuring.job import GraphResult
 from fusewise.compiler.reports import GraphReport
-from fusewise.compiler.survey import Kernel, Predictor, Survey, default_candidate
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate, Schedule
 from fusewise.search.gate import GateResult, judge
-from fusewise.search.shortlist import shortlist
-
-#: Candidates that a prediction chooses among, Inductor's own included.
-_PREDICTED = 8
-
-
-def choose_predicted(report: GraphReport, surveys: Sequence[Survey], predictor: Predictor) -> None:
-    """Take the candidate of which it is surest that it beats the default.
-
-    Nothing is measured here, so a prediction has to carry the promise never to be slower: the
-    kernels that only the candidate has must take less time at the upper ends of their intervals
-    than those that only the default has at the lower ends. A model that knows little of the
-    device has wide intervals, and the roofline the widest.
-    """
-    first, default = surveys[0], default_candidate(surveys)
-    listed = shortlist(default, [c for s in surveys for c in s.candidates], _PREDICTED)
-    of_default = first.kernels(default, predictor)
-    margin: dict[str, float] = {}
-    for survey in surveys:
-        for candidate in survey.candidates:
-            kernels = survey.kernels(candidate, predictor)
-            margin[candidate.schedule.id] = sure_gain(of_default, kernels)
-    best = max(listed, key=lambda c: 0.0 if c is default else margin[c.schedule.id])
-    report.candidates = [_ruled(c, c is best, c is default, margin) for c in listed]
-    report.chosen = next(c for c in report.candidates if c.accepted)
-    report.source = "predicted"
-
-
-def _ruled(
-    candidate: Candidate, chosen: bool, is_default: bool, margin: Mapping[str, float]
-) -> Candidate:
-    sure = margin[candidate.schedule.id]
-    reason = f"surely {sure:.1f} us less than the default" if sure > 0 else "no sure gain"
-    return _marked(candidate, chosen, "the compiler's own schedule" if is_default else reason)
-
-
-def sure_gain(default: Counter[Kernel], candidate: Counter[Kernel]) -> float:
-    """Microseconds that a candidate saves at the least, by the 90 % intervals of its kernels.
-
-    Kernels that both have cancel out; negative where a gain is not sure.
-    """
-    only_default, only_candidate = default - candidate, candidate - default
-    return sum(kernel.low_us * n for kernel, n in only_default.items()) - sum(
-        kernel.high_us * n for kernel, n in only_candidate.items()
-    )
-
-
-def _marked(candidate: Candidate, accepted: bool, reason: str) -> Candidate:
-    return msgspec.structs.replace(candidate, accepted=accepted, reason=reason)
 
 
 def compile_default(

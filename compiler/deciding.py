@@ -33,7 +33,8 @@ from fusewise.compiler.notices import warn_once
 from fusewise.compiler.options import Options
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.spending import GraphSpending
-from fusewise.compiler.survey import Kernel, Predictor, Survey, default_candidate
+from fusewise.compiler.survey import Predictor, Survey, default_candidate
+from fusewise.costmodel.gains import Kernel
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.schedule import Candidate

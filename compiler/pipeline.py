@@ -16,7 +16,7 @@ import torch.fx
 from torch._functorch import config as functorch_config
 
 from fusewise.compiler.building import Building, start_building
-from fusewise.compiler.choosing import choose_predicted, compile_default
+from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.deciding import Contest
 from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program, compile_whole
@@ -31,10 +31,12 @@ from fusewise.compiler.notices import tell_once, warn_once
 from fusewise.compiler.options import split_options
 from fusewise.compiler.partial import partial_plan
 from fusewise.compiler.plan_files import mismatch, nearest, planned_for
+from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport, add_report
 from fusewise.compiler.ruled import check_known, compile_by_rules, lower_by_rules
 from fusewise.compiler.session import Session, device_of, many_ranks, unmeasurable
 from fusewise.compiler.survey import Predictor, Survey, default_candidate, survey_all
+from fusewise.costmodel.gains import gains_of
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
 from fusewise.schedule.rules import RuleSet
@@ -42,7 +44,7 @@ from fusewise.schedule.schedule import Candidate
 
 #: Choices that a graph is looked at under beside Inductor's own, by mode: a look takes about a
 #: tenth of the time that Inductor's own compile does.
-_LOOKS = {"given": 6, "measure": 4, "predict": 3, "replay": 0}
+_LOOKS = {"given": 6, "measure": 4, "predict": 4, "replay": 0}
 #: A compiler of kernels is waited for no longer than this.
 _MOST_BUILDING_S = 600.0
 
@@ -332,6 +334,7 @@ class _Compile:
                 lowered=lowered,
                 told=report.left_out.append,
                 most=_LOOKS["given" if purse.given and job is not None else session.options.mode],
+                gains=gains_of(predictor.model, predictor.profile.kind) if job is None else None,
             )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
@@ -375,10 +378,10 @@ class _Compile:
         return None
 
     def _compile_chosen(self) -> Any:
-        """Compile what was chosen; Inductor's own where that turns out not to compile."""
+        """Compile what was chosen; if that does not compile, what the report has instead of it."""
         report, chosen = self._report, self._report.chosen
         assert chosen is not None
-        if chosen.origin != "default":
+        while chosen.origin != "default":
             try:
                 return self._compile(chosen)
             except Exception as error:
@@ -390,7 +393,11 @@ class _Compile:
                 report.candidates = [failed if c is chosen else c for c in report.candidates]
                 if chosen.baseline:
                     raise
-                report.chosen, report.source = report.default, "inductor"
+                if report.instead is None:
+                    report.chosen, report.source = report.default, "inductor"
+                    break
+                report.chosen = chosen = report.instead
+                report.instead = None
         if self.default_output is not None:
             return self.default_output
         assert report.chosen is not None

@@ -55,6 +55,8 @@ class GraphReport:
     #: Everything that was considered for measuring, Inductor's own first.
     candidates: list[Candidate] = field(default_factory=list)
     chosen: Candidate | None = None
+    #: What is compiled if what was chosen does not compile; None for Inductor's own.
+    instead: Candidate | None = None
     #: Where the choice came from: ``measured``, ``predicted``, ``store``, ``plan file`` or
     #: ``inductor`` where fusewise stepped back.
     source: str = "inductor"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fusewise.compiler.alternatives import Alternative, alternatives, few, try_alternatives
-from fusewise.compiler.inductor.choices import WIDE, config_patches, stage_of, variants
+from fusewise.compiler.inductor.choices import WIDE, config_patches, schedule_of, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import listening
@@ -26,6 +26,7 @@ from fusewise.compiler.inductor.wide_products import half_products
 from fusewise.compiler.reports import RulesReport
 from fusewise.compiler.ruled import Lowered, check_apart, report_rules
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.gains import Gains, Kernel, kinds_of
 from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.errors import PlanError, first_line
@@ -35,7 +36,7 @@ from fusewise.schedule.problem import Problem, group_signature
 from fusewise.schedule.schedule import Candidate, Choice
 from fusewise.search.beam import Budget, beam_search
 from fusewise.search.repair import Keeping, repaired
-from fusewise.search.result import SearchResult
+from fusewise.search.result import SearchResult, unsearched
 from fusewise.search.rules import Rulings
 
 log = logging.getLogger(__name__)
@@ -59,15 +60,6 @@ class Predictor:
     def plans(self, problem: Problem) -> PlanCost:
         """Costs of the plans of one problem."""
         return PlanCost(problem, self.profile, self.model, self.extern_us)
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel that is the same wherever its signature is, with the interval of its time."""
-
-    signature: str
-    low_us: float
-    high_us: float
 
 
 @dataclass(frozen=True)
@@ -123,7 +115,9 @@ class Survey:
         plan = candidate.schedule.plan
         assert plan is not None
         return Counter(
-            Kernel(group_signature(self.problem, group.names), group.low_us, group.high_us)
+            Kernel(
+                group_signature(self.problem, group.names), group.us, group.low_us, group.high_us
+            )
             for group in predictor.plans(self.problem).breakdown(plan)
         )
 
@@ -147,6 +141,7 @@ def survey(
     choices: tuple[Choice, ...] = (),
     budget: Budget | None = None,
     lowered: Lowered | None = None,
+    plans: bool = True,
 ) -> Survey:
     """Lower ``graph`` under ``choices``, extract the problem, and search its plans.
 
@@ -159,6 +154,7 @@ def survey(
         budget: of the search.
         lowered: the user's rules with what they want of the lowering. The default then is
             Inductor's plan as they want it.
+        plans: whether to search for other plans at all.
 
     Raises:
         PlanError: what rules want of the lowering cannot be under these choices.
@@ -188,7 +184,10 @@ def survey(
             fixed = repaired(problem, default, legality, rulings)
             default, keeping = fixed.plan, Keeping(rulings, fixed.bound)
             told = report_rules(lowered, rulings, fixed.unmet)
-        result = beam_search(problem, default, legality, _Costs(cost), budget, keeping)
+        if plans:
+            result = beam_search(problem, default, legality, _Costs(cost), budget, keeping)
+        else:
+            result = unsearched(default, cost.plan(default).us)
         # Inductor as it is puts kernels together after fusion, where no plan sees to the rules.
         ruled = bool(forced) or (keeping is not None and not keeping.rulings.idle)
         origin = "choices" if choices else "rules" if ruled else "default"
@@ -243,6 +242,7 @@ def survey_all(
     lowered: Lowered | None = None,
     told: Callable[[str], None] = log.debug,
     most: int | None = None,
+    gains: Gains | None = None,
 ) -> list[Survey]:
     """Survey a graph under Inductor's own choices, then under others that change it.
 
@@ -256,8 +256,10 @@ def survey_all(
         told: is told of choices that the graph cannot be lowered under, and why.
         most: of others to look at, the most promising, and once at what of them gains put together;
             None for all.
+        gains: what may be taken of what is found; the rest is not looked at. None where all may.
     """
-    looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told)
+    plans = gains is None or gains.may(["plan"])
+    looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told, plans=plans)
     first = looks.first()
     offered: Sequence[Alternative] = alternatives(first, predictor.profile)
     whole = [
@@ -265,6 +267,9 @@ def survey_all(
         for choices in variants(predictor.profile.kind)
         if _matter(first, choices) and _may_pay(choices, predictor.profile)
     ]
+    if gains is not None:
+        whole = [choices for choices in whole if _may_be_taken(choices, gains)]
+        offered = [one for one in offered if _may_be_taken(one.choices, gains)]
     if most is not None:
         whole, offered = few(whole, offered, most)
     looks.ahead([*whole, *(alternative.choices for alternative in offered)])
@@ -278,6 +283,12 @@ def survey_all(
     looks.share = 1.0
     together = None if most is None else 1
     return [first, *others, *try_alternatives(first, offered, looks, together)]
+
+
+def _may_be_taken(choices: Sequence[Choice], gains: Gains) -> bool:
+    """Whether a prediction is ever enough for ``choices``."""
+    schedule = schedule_of(choices, None)
+    return gains.may(kinds_of(schedule.lowering, schedule.codegen, own_plan=True))
 
 
 def _matter(surveyed: Survey, choices: Sequence[Choice]) -> bool:
@@ -306,8 +317,11 @@ class _Looks:
         budget_s: float | None,
         lowered: Lowered | None,
         told: Callable[[str], None],
+        *,
+        plans: bool,
     ) -> None:
         self._graph = graph
+        self._plans = plans
         self._told = told
         self._predictor = predictor
         self._key = key
@@ -383,6 +397,7 @@ class _Looks:
             choices=choices,
             budget=limit,
             lowered=self._lowered,
+            plans=self._plans,
         )
 
 

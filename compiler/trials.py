@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from fusewise.compiler.alternatives import alternatives
-from fusewise.compiler.choosing import choose_predicted, compile_default
+from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, generate_distinct, graph_job
 from fusewise.compiler.finishing_search import finish_search
 from fusewise.compiler.inductor.driver import GraphCompile, Program
@@ -23,6 +23,7 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.offering import choice_space, worth_trying
 from fusewise.compiler.plan_files import planned_graph
+from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.ruled import Lowered, lower_by_rules
 from fusewise.compiler.searched import Effort, FrontPoint, SearchedGraph

@@ -17,6 +17,7 @@ import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
+from fusewise.costmodel.gains import Gains, gains_of
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
 from fusewise.costmodel.partials import device_amounts
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
@@ -75,6 +76,11 @@ class BorrowedModel:
         self.name = f"{model.name}, borrowed from {lender.key}"
         told = msgspec.json.encode((profile, lender, WIDTH_A_DOUBLING))
         self.id = f"borrowed-{model.id}-{hashlib.sha256(told).hexdigest()[:8]}"
+
+    @property
+    def gains(self) -> Gains:
+        """What may be taken by its predictions: of what the lender's may, what is sure."""
+        return gains_of(self.model, self.profile.kind).on_another_device()
 
     @property
     def width_added(self) -> float:

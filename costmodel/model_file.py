@@ -20,6 +20,7 @@ from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_DIGEST, FEATURES_VERSION
+from fusewise.costmodel.gains import Gains
 from fusewise.costmodel.trained import TrainedModel
 from fusewise.schedule.errors import ModelError
 
@@ -83,6 +84,8 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     familiar: Familiar
     difficulty: str
     trees: str
+    #: What its predictions may take; models of before had none.
+    gains: Gains | None = None
 
 
 class _ManifestOnly(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +109,7 @@ def write_model(saved: SavedModel, path: Path) -> None:
             familiar=saved.model.familiar,
             difficulty=saved.model.difficulty,
             trees=saved.model.trees,
+            gains=saved.model.gains,
         )
     )
     file = _File(
@@ -166,6 +170,7 @@ def read_model(path: Path) -> SavedModel:
         content.difficulty,
         content.calibration,
         content.familiar,
+        gains=content.gains,
         name=manifest.name,
     )
     return SavedModel(model, manifest)

@@ -16,6 +16,7 @@ from fusewise.costmodel.booster import Booster, BoosterError
 from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES_VERSION
+from fusewise.costmodel.gains import Gains
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
 from fusewise.schedule.errors import ModelError
@@ -33,6 +34,7 @@ class TrainedModel:
         calibration: Calibration,
         familiar: Familiar,
         *,
+        gains: Gains | None = None,
         name: str = "learned",
     ) -> None:
         """``trees`` and ``difficulty`` are texts of LightGBM boosters.
@@ -44,19 +46,26 @@ class TrainedModel:
         self.difficulty = difficulty
         self.calibration = calibration
         self.familiar = familiar
+        #: What may be taken by its predictions; None where nothing was found out about it.
+        self.gains = gains
         self.name = name
         parts = (trees.encode(), difficulty.encode(), calibration.encode())
         text = b"".join((*parts, msgspec.json.encode(familiar)))
+        if gains is not None:
+            text += msgspec.json.encode(gains, order="deterministic")
         self.id = f"learned-{FEATURES_VERSION}-{hashlib.sha256(text).hexdigest()[:16]}"
 
     def renamed(self, name: str) -> TrainedModel:
         """The same model under another name; its ``id`` stays."""
+        return self._but(self.gains, name)
+
+    def with_gains(self, gains: Gains) -> TrainedModel:
+        """The same model with another record, which its ``id`` tells."""
+        return self._but(gains, self.name)
+
+    def _but(self, gains: Gains | None, name: str) -> TrainedModel:
         return TrainedModel(
-            self.trees,
-            self.difficulty,
-            self.calibration,
-            self.familiar,
-            name=name,
+            self.trees, self.difficulty, self.calibration, self.familiar, gains=gains, name=name
         )
 
     @cached_property

@@ -58,3 +58,9 @@ class SearchResult:
     def best(self) -> ScoredPlan:
         """The plan with the least predicted time."""
         return self.plans[0]
+
+
+def unsearched(default: Plan, predicted_us: float) -> SearchResult:
+    """The result where nothing is searched for: the compiler's own plan."""
+    own = ScoredPlan(default, predicted_us, "default")
+    return SearchResult((own,), own, 0, 0, 0, (), exhausted=False, seconds=0.0, considered=())

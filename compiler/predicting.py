@@ -1,0 +1,170 @@
+"""Choosing by prediction alone: what is taken where nothing is measured.
+
+What may be taken, and how sure it has to be, is the record's to say that came with the model:
+``costmodel/gains.py``. Nothing is compiled or timed here, and no clock plays a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.survey import Predictor, Survey, default_candidate
+from fusewise.costmodel.gains import (
+    LEAST_LAUNCHES,
+    LEAST_SHARE,
+    Difference,
+    Gains,
+    difference,
+    gains_of,
+    kinds_of,
+    sure_total,
+)
+from fusewise.schedule.schedule import Candidate
+from fusewise.search.finishing import Finishes, on_top
+from fusewise.search.shortlist import shortlist
+
+#: Candidates that are told of, Inductor's own included.
+_TOLD = 8
+
+
+@dataclass(frozen=True)
+class _Foreseen:
+    """A candidate with what is predicted to come of it."""
+
+    candidate: Candidate
+    survey: Survey
+    gain: Difference
+    #: Microseconds that it saves with the caution that it asks for; None where it is never taken.
+    surely_us: float | None
+    #: Why it is taken, or is not.
+    reason: str
+
+
+def choose_predicted(
+    report: GraphReport,
+    surveys: Sequence[Survey],
+    predictor: Predictor,
+    *,
+    launches: bool = True,
+) -> None:
+    """Take the candidate that surely saves most, else Inductor's own; then share launches.
+
+    Args:
+        report: is told what was chosen and why.
+        surveys: of the graph, that under Inductor's own choices first.
+        predictor: that they rest on.
+        launches: whether small kernels may share launches.
+    """
+    gains = gains_of(predictor.model, predictor.profile.kind)
+    default = default_candidate(surveys)
+    assert default.schedule.plan is not None
+    costs = predictor.plans(surveys[0].problem)
+    total_us = sure_total(costs.breakdown(default.schedule.plan))
+    found = _foreseen(surveys, default, predictor, gains, total_us)
+    best = max(
+        (one for one in found if one.surely_us is not None),
+        key=lambda one: (one.surely_us, one.candidate.schedule.id),
+        default=None,
+    )
+    base = _Foreseen(default, surveys[0], Difference(0.0, 0.0), 0.0, "") if best is None else best
+    shared = None
+    if launches:
+        shared = _in_common_launches(base, predictor, gains, total_us)
+    chosen = shared or base.candidate
+    report.instead = base.candidate if shared is not None and best is not None else None
+    listed = shortlist(default, [one.candidate for one in found], _TOLD)
+    reasons = {one.candidate.schedule: one.reason for one in found}
+    told = [default, *([] if shared is None else [shared])]
+    told += [] if best is None else [best.candidate]
+    told += [c for c in listed if c.schedule not in {t.schedule for t in told}]
+    report.candidates = [
+        msgspec.structs.replace(
+            candidate,
+            accepted=candidate.schedule == chosen.schedule,
+            reason=reasons.get(candidate.schedule, candidate.reason),
+        )
+        for candidate in told[:_TOLD]
+    ]
+    report.chosen = next(c for c in report.candidates if c.accepted)
+    report.source = "predicted"
+
+
+def _foreseen(
+    surveys: Sequence[Survey],
+    default: Candidate,
+    predictor: Predictor,
+    gains: Gains,
+    total_us: float,
+) -> list[_Foreseen]:
+    """All candidates, the default first."""
+    own = surveys[0].kernels(default, predictor)
+    reason = "the compiler's own schedule"
+    found = [_Foreseen(default, surveys[0], Difference(0.0, 0.0), None, reason)]
+    wanted = {*default.schedule.lowering, *default.schedule.codegen}
+    for survey in surveys:
+        for candidate in survey.candidates:
+            if candidate is default:
+                continue
+            schedule = candidate.schedule
+            kinds = kinds_of(
+                # What rules want is the default's, too.
+                [choice for choice in schedule.lowering if choice not in wanted],
+                [choice for choice in schedule.codegen if choice not in wanted],
+                own_plan=schedule.plan == survey.default_plan,
+            )
+            gain = difference(own, survey.kernels(candidate, predictor))
+            caution = gains.asked(kinds)
+            surely, reason = None, f"saves {gain.saved_us:.1f} us of {total_us:.1f} by prediction"
+            if caution is None:
+                reason += "; of its kind nothing is taken without being measured"
+            elif gain.saved_us < LEAST_SHARE * total_us:
+                reason += ", too little to be sure of"
+            elif gain.at_least(caution) <= 0.0:
+                reason += f", give or take {gain.unsure_us:.1f}: not sure enough"
+            else:
+                surely = gain.at_least(caution)
+            found.append(_Foreseen(candidate, survey, gain, surely, reason))
+    return found
+
+
+def _in_common_launches(
+    base: _Foreseen, predictor: Predictor, gains: Gains, total_us: float
+) -> Candidate | None:
+    """``base`` with small kernels in common launches; None where that saves too little.
+
+    What a user's rules keep apart is not looked into: under rules nothing is put together.
+    """
+    plan = base.candidate.schedule.plan
+    assert plan is not None
+    may = predictor.profile.kind == "cuda" and gains.may(["launches"])
+    if not may or base.survey.rules is not None:
+        return None
+    offers = Finishes(plan, predictor.plans(base.survey.problem)).each_together()
+    most_us = sum(offer.gain_us for offer in offers)
+    saved_us = gains.launch_share * most_us
+    if not offers or saved_us < LEAST_LAUNCHES * total_us:
+        return None
+    schedule = base.candidate.schedule
+    codegen = schedule.codegen
+    for offer in offers:
+        codegen = on_top(codegen, offer)
+    names = sum(len(str(choice.value).split()) + 1 for o in offers for choice in o.choices)
+    us, low, high = (
+        base.candidate.predicted_us,
+        base.candidate.predicted_low_us,
+        base.candidate.predicted_high_us,
+    )
+    return msgspec.structs.replace(
+        base.candidate,
+        schedule=msgspec.structs.replace(schedule, codegen=codegen),
+        origin="launches",
+        predicted_us=None if us is None else us - saved_us,
+        predicted_low_us=None if low is None else min(low, low - most_us),
+        predicted_high_us=high,
+        reason=f"{names} small kernels in {len(offers)} launches save {saved_us:.1f} us of "
+        f"{total_us:.1f} by prediction",
+    )

@@ -1,0 +1,186 @@
+"""When a predicted gain is taken without being measured: how sure it has to be, by kind of choice.
+
+Two schedules of one graph share most of their kernels, and what is not known of these cancels out.
+What is left is held to a record: on graphs whose family the model did not see, how often was a
+choice of that kind, taken by prediction, slower in truth? ``train-costmodel`` keeps the record
+with the model. Nothing here predicts a time or chooses a schedule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, get_args, runtime_checkable
+
+import msgspec
+
+from fusewise.costmodel.interface import CostModel
+from fusewise.costmodel.plan_cost import GroupCost
+from fusewise.schedule.kernel_choices import COMBO
+from fusewise.schedule.reductions import SPLIT
+from fusewise.schedule.schedule import NODE, Choice
+
+#: ``setting``: about how all of a graph is lowered, fused as the compiler does. ``value``: store or
+#: inline single values. ``split``: parts of reductions. ``plan``: another partition. ``launches``:
+#: small kernels in common ones. ``code``: all else about how kernels are fused and written.
+GainKind = Literal["setting", "value", "split", "plan", "launches", "code"]
+KINDS: Final[tuple[GainKind, ...]] = get_args(GainKind)
+
+#: Version of the rule that :class:`Gains` are made for.
+RULE_VERSION: Final = 1
+#: Part of a graph's predicted time that a choice has to save, and that common launches have to: in
+#: the times of launches there is less to be wrong about.
+LEAST_SHARE: Final = 0.02
+LEAST_LAUNCHES: Final = 0.01
+#: Relative time by which a schedule that is taken may be slower, and the part of those taken that
+#: may be. One that was slower is added to what was seen, since there was no more to be seen.
+TOLERATED: Final = 0.01
+RISK: Final = 0.1
+#: Half intervals that may be asked for, the least first.
+CAUTIONS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+#: Part of a launch's time that is saved where two kernels share one.
+LAUNCH_SHARE: Final = 0.7
+#: Choices about all of a graph that change how reductions are cut.
+_SPLITTING: Final = "split_reductions"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What came of choices that were taken by prediction, on graphs that the model had not seen."""
+
+    taken: int
+    #: Of these, the ones that were slower than :data:`TOLERATED` lets pass.
+    slower: int
+    #: Mean of the log of the default's time over theirs.
+    gain: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether few enough were slower, of enough that were taken."""
+        return (self.slower + 1) / (self.taken + 1) <= RISK
+
+
+class Gains(msgspec.Struct, frozen=True, kw_only=True):
+    """Which kinds of choices a prediction may take, and how sure of them it has to be."""
+
+    version: int = RULE_VERSION
+    #: For each kind, how many half intervals of the kernels that differ are held against a gain;
+    #: None for never.
+    caution: dict[str, float | None]
+    #: Part of a launch's time that is saved where two kernels share one.
+    launch_share: float = LAUNCH_SHARE
+    #: What the cautions rest on, by kind; empty where another model's are taken.
+    records: dict[str, Record] = {}
+
+    def asked(self, kinds: Iterable[GainKind]) -> float | None:
+        """Half intervals for a schedule that is of all these kinds; None for never."""
+        found = [self.caution.get(kind) for kind in kinds]
+        known = [one for one in found if one is not None]
+        return None if len(known) < len(found) else max(known, default=0.0)
+
+    def may(self, kinds: Iterable[GainKind]) -> bool:
+        """Whether a schedule of all these kinds is ever taken by prediction."""
+        return self.asked(kinds) is not None
+
+    def on_another_device(self) -> Gains:
+        """For a model that was not trained on the device: what counts has to be sure."""
+        caution = {
+            kind: one if one is None or kind == "launches" else max(one, CAUTIONS[-1])
+            for kind, one in self.caution.items()
+        }
+        return msgspec.structs.replace(self, caution=caution, records={})
+
+
+def _never(**but: float) -> dict[str, float | None]:
+    return {kind: but.get(kind) for kind in KINDS}
+
+
+#: For models that have no record of their own: what came out on the published datasets.
+USUAL: Final[Mapping[str, Gains]] = {
+    "cuda": Gains(caution=_never(setting=0.0, launches=0.0)),
+    "cpu": Gains(caution=_never()),
+}
+
+
+@runtime_checkable
+class Experienced(Protocol):
+    """A model that has a record."""
+
+    @property
+    def gains(self) -> Gains | None:
+        """Its record, where it has one, as it holds on the device that it predicts for."""
+
+
+def gains_of(model: CostModel, device_kind: str) -> Gains:
+    """What predictions of ``model`` may take on a device of that kind.
+
+    Where it has no record, or one for another version of the rule, that is :data:`USUAL`; what was
+    not trained on the device at all has to be surer.
+    """
+    usual = USUAL.get(device_kind, USUAL["cpu"])
+    if not isinstance(model, Experienced):
+        return usual.on_another_device()
+    own = model.gains
+    return own if own is not None and own.version == RULE_VERSION else usual
+
+
+def kinds_of(
+    lowering: Iterable[Choice], codegen: Iterable[Choice], *, own_plan: bool
+) -> frozenset[GainKind]:
+    """Of which kinds a schedule is; none for the compiler's own.
+
+    ``own_plan``: whether it is fused as the compiler does under these choices.
+    """
+    found: set[GainKind] = set() if own_plan else {"plan"}
+    for choice in lowering:
+        if choice.name.startswith(SPLIT) or choice.name == _SPLITTING:
+            found.add("split")
+        else:
+            found.add("value" if choice.name.startswith(NODE) else "setting")
+    for choice in codegen:
+        found.add("launches" if choice.name.startswith(COMBO) else "code")
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that is the same wherever its signature is, with its time and its interval."""
+
+    signature: str
+    us: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one schedule takes less than another, in microseconds."""
+
+    saved_us: float
+    #: By how much less it would be, were all kernels that differ at the worse end of their 90 %
+    #: intervals.
+    unsure_us: float
+
+    def at_least(self, caution: float) -> float:
+        """What is saved with so many half intervals held against it."""
+        return self.saved_us - caution * self.unsure_us
+
+
+def difference(default: Counter[Kernel], other: Counter[Kernel]) -> Difference:
+    """What ``other`` takes less than ``default``; kernels that both have cancel out."""
+    without, with_ = default - other, other - default
+    ordered = [
+        sorted(part.items(), key=lambda pair: pair[0].signature) for part in (without, with_)
+    ]
+    saved = sum(k.us * n for k, n in ordered[0]) - sum(k.us * n for k, n in ordered[1])
+    unsure = sum((k.us - k.low_us) * n for k, n in ordered[0])
+    unsure += sum((k.high_us - k.us) * n for k, n in ordered[1])
+    return Difference(saved, unsure)
+
+
+def sure_total(groups: Iterable[GroupCost]) -> float:
+    """Microseconds of a plan, with what only the roofline knows (most library calls) at its least.
+
+    Parts of a time are held against it, and one that is thought too long would hide them.
+    """
+    return sum(g.low_us if g.source == "roofline" else g.us for g in groups)

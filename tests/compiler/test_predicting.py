@@ -1,0 +1,286 @@
+"""Mode predict: what is taken without being measured, what is not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+import fusewise
+from fusewise.compiler import pipeline
+from fusewise.compiler.notices import FusewiseWarning
+from fusewise.compiler.predicting import choose_predicted
+from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.survey import Predictor, Survey, survey_all
+from fusewise.costmodel.device import DeviceProfile, device_profile
+from fusewise.costmodel.gains import USUAL, Gains, gains_of
+from fusewise.costmodel.interface import FloatArray, Prediction
+from fusewise.costmodel.roofline import Roofline
+from fusewise.datasets.dataset import load
+from fusewise.datasets.store import default_store_path
+from fusewise.schedule.inlining import node_choice
+from fusewise.schedule.kernel_choices import combo_choice, combos
+from fusewise.schedule.plan import Plan, unfused
+from fusewise.schedule.schedule import Candidate, Choice, Schedule
+from fusewise.search.result import unsearched
+
+gpu = pytest.mark.gpu
+
+
+class Known:
+    """The roofline of a device, as sure of itself as it is told, and with a record."""
+
+    name = "known"
+
+    def __init__(self, profile: DeviceProfile, gains: Gains, *, factor: float = 1.05) -> None:
+        self._roofline = Roofline(profile)
+        self._factor = factor
+        self.gains: Gains | None = gains
+        self.id = f"known-{factor}"
+        self.features_version = self._roofline.features_version
+
+    def predict(self, features: FloatArray) -> Prediction:
+        us = self._roofline.predict(features).us
+        return Prediction(us, us / self._factor, us * self._factor, ("learned",) * len(us))
+
+
+@pytest.fixture(scope="module")
+def h200() -> Any:
+    return load("h200")
+
+
+def predictor_of(data: Any, gains: Gains = USUAL["cuda"], factor: float = 1.05) -> Predictor:
+    (device,) = data.devices()
+    profile = msgspec.convert(device.profile, DeviceProfile)
+    return Predictor(Known(profile, gains, factor=factor), profile, {})
+
+
+def seen(predictor: Predictor, problem: Any, plan: Plan, *choices: Choice, **told: Any) -> Survey:
+    """A graph under choices, as a survey without a search of plans finds it."""
+    cost = predictor.plans(problem)
+    interval = cost.plan(plan)
+    candidate = Candidate(
+        schedule=Schedule(plan=plan, lowering=choices),
+        origin="choices" if choices else "default",
+        groups=len(plan.groups),
+        predicted_us=interval.us,
+        predicted_low_us=interval.low_us,
+        predicted_high_us=interval.high_us,
+    )
+    result = unsearched(plan, interval.us)
+    return Survey(tuple(choices), problem, plan, result, (candidate,), (), **told)
+
+
+def chosen(surveys: Sequence[Survey], predictor: Predictor, **how: Any) -> GraphReport:
+    report = GraphReport("inference", "predict")
+    choose_predicted(report, surveys, predictor, **how)
+    assert report.chosen is not None and report.source == "predicted"
+    assert [c for c in report.candidates if c.accepted] == [report.chosen]
+    assert report.candidates[0].baseline
+    return report
+
+
+def of_family(data: Any, family: str) -> tuple[Any, Plan]:
+    """A problem of the dataset and Inductor's plan for it."""
+    return next(
+        (data.problems[sample.graph_key], sample.schedule.plan)
+        for sample in data.schedules()
+        if sample.family == family and sample.origin == "default"
+    )
+
+
+def test_small_kernels_share_launches_where_that_counts(h200: Any) -> None:
+    problem, plan = of_family(h200, "generated/sgd")
+    predictor = predictor_of(h200)
+    survey = seen(predictor, problem, plan)
+    report = chosen([survey], predictor)
+    assert report.chosen is not None and report.chosen.origin == "launches"
+    sets = combos(report.chosen.schedule.codegen)
+    assert sets and report.chosen.schedule.plan == plan
+    default = report.default
+    assert default is not None and default.predicted_us is not None
+    saved = sum(len(names) - 1 for names in sets) * predictor.profile.launch_us
+    share = gains_of(predictor.model, "cuda").launch_share
+    assert report.chosen.predicted_us == pytest.approx(default.predicted_us - share * saved)
+    assert "launches save" in report.chosen.reason
+    # Nothing stands in but Inductor's own.
+    assert report.instead is None
+    # The same from the same, and nothing of it on a CPU, ahead of time, under rules, or without a
+    # record.
+    assert chosen([survey], predictor).candidates == report.candidates
+    on_cpu = msgspec.structs.replace(predictor.profile, kind="cpu")
+    never = msgspec.structs.replace(USUAL["cuda"], caution={"setting": 0.0})
+    for other, how in (
+        (replace(predictor, profile=on_cpu), {}),
+        (predictor, {"launches": False}),
+        (predictor_of(h200, never), {}),
+    ):
+        again = chosen([seen(other, problem, plan)], other, **how)
+        assert again.chosen == again.default
+
+
+def test_where_launches_are_little_of_the_time_they_stay(h200: Any) -> None:
+    predictor = predictor_of(h200)
+    slow = msgspec.structs.replace(predictor.profile, launch_us=1e-3)
+    predictor = replace(predictor, profile=slow)
+    problem, plan = of_family(h200, "generated/sgd")
+    report = chosen([seen(predictor, problem, plan)], predictor)
+    assert report.chosen == report.default
+
+
+def test_a_setting_is_taken_where_it_plainly_gains(h200: Any) -> None:
+    """Inductor stores nothing and does it all at once, instead of node by node."""
+    problem, plan = of_family(h200, "generated/group_norm")
+    apart = unfused([node.name for node in problem.nodes])
+    predictor = predictor_of(h200)
+    setting, value = Choice("inline_reads", 16), node_choice("add", "inline")
+
+    def of(*choices: Choice, gains: Gains = USUAL["cuda"], factor: float = 1.05) -> GraphReport:
+        one = predictor_of(h200, gains, factor)
+        surveys = [seen(one, problem, apart), seen(one, problem, plan, *choices)]
+        return chosen(surveys, one, launches=False)
+
+    taken = of(setting).chosen
+    assert taken is not None and taken.schedule.lowering == (setting,)
+    assert "by prediction" in taken.reason
+    # A kind that has no record is not taken, however much it is predicted to gain.
+    kept = of(value)
+    assert kept.chosen == kept.default
+    assert any("measured" in c.reason for c in kept.candidates[1:])
+    both = of(setting, value)
+    assert both.chosen == both.default
+    # Intervals count as the record says.
+    careful = msgspec.structs.replace(USUAL["cuda"], caution={"setting": 1.0})
+    sure, unsure = of(setting, gains=careful), of(setting, gains=careful, factor=30.0)
+    assert sure.chosen is not None and sure.chosen.schedule == taken.schedule
+    assert unsure.chosen == unsure.default
+    assert any("not sure enough" in c.reason for c in unsure.candidates[1:])
+    # What gains next to nothing is not worth another compile.
+    survey = seen(predictor, problem, plan)
+    same = [survey, seen(predictor, problem, plan, setting)]
+    report = chosen(same, predictor, launches=False)
+    assert report.chosen == report.default
+    assert any("too little" in c.reason for c in report.candidates[1:])
+
+
+def chain(x: Any) -> Any:
+    """Enough reads for thresholds to matter."""
+    y = x
+    for at in range(6):
+        y = torch.sin(y) * (x + at).cos() + torch.roll(y, 1)
+    return y, y.sum(0)
+
+
+def test_what_is_never_taken_is_not_looked_at(live: Any, profiled: Path) -> None:
+    home = default_store_path().parent
+    profile = device_profile(torch.device("cpu"), home)
+    (graph,) = live.capture(live.UserProgram(chain, (torch.randn(64, 48),)))
+
+    def looked(caution: dict[str, float | None]) -> list[Survey]:
+        gains = Gains(caution=caution)
+        predictor = Predictor(Known(profile, gains), profile, {})
+        with graph.context():
+            return survey_all(
+                graph.compile, predictor, key="k", kind="inference", budget_s=None, gains=gains
+            )
+
+    (only,) = looked({})
+    assert [c.origin for c in only.candidates] == ["default"]
+    assert only.result.states == 0
+    settings = looked({"setting": 0.0})
+    assert len(settings) > 1 and all(s.result.states == 0 for s in settings)
+    assert not any(choice.of_part for s in settings for choice in s.choices)
+    again = looked({"setting": 0.0})
+    assert [(s.choices, s.candidates) for s in again] == [
+        (s.choices, s.candidates) for s in settings
+    ]
+    plans = looked({"plan": 0.0})
+    assert len(plans) == 1 and plans[0].result.states > 0
+
+
+def test_on_a_cpu_inductors_own_is_kept_and_nothing_else_is_lowered(store: Path, live: Any) -> None:
+    torch._dynamo.reset()
+    x = torch.randn(64, 48)
+    options = {"fusewise.mode": "predict", "fusewise.store": store}
+    known = len(fusewise.reports())
+    got = torch.compile(chain, backend="fusewise", options=options)(x)
+    live.difference(got, chain(x))
+    (report,) = fusewise.reports()[known:]
+    assert report.chosen == report.default and len(report.candidates) == 1
+
+
+def test_what_does_not_compile_has_something_in_its_place(
+    store: Path, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Common launches, which a CPU has none of, on a plan that is fine."""
+
+    def choose(report: GraphReport, surveys: Sequence[Survey], predictor: Predictor) -> None:
+        choose_predicted(report, surveys, predictor)
+        own = report.default
+        assert own is not None and own.schedule.plan is not None
+        plan = unfused([node.name for node in surveys[0].problem.nodes])
+        fine = msgspec.structs.replace(own, schedule=Schedule(plan=plan), origin="unfused")
+        names = [group[0] for group in plan.groups[:2]]
+        codegen = (combo_choice(names),)
+        bad = msgspec.structs.replace(
+            fine, schedule=Schedule(plan=plan, codegen=codegen), origin="launches"
+        )
+        report.candidates = [own, bad, fine]
+        report.chosen, report.instead = bad, fine
+
+    monkeypatch.setattr(pipeline, "choose_predicted", choose)
+    torch._dynamo.reset()
+    x = torch.randn(64, 48)
+    options = {"fusewise.mode": "predict", "fusewise.store": store}
+    known = len(fusewise.reports())
+    with pytest.warns(FusewiseWarning, match="only kernels on a GPU"):
+        got = torch.compile(chain, backend="fusewise", options=options)(x)
+    live.difference(got, chain(x))
+    (report,) = fusewise.reports()[known:]
+    assert report.chosen is not None and report.chosen.origin == "unfused"
+    assert [c.status for c in report.candidates] == ["predicted", "failed", "predicted"]
+
+
+def updates(params: Any, grads: Any) -> Any:
+    """A step on many small parameters, each by a norm of its own."""
+    found = []
+    for p, g in zip(params, grads, strict=True):
+        scale = torch.clamp(1.0 / (g.norm() + 1e-6), max=1.0)
+        found.append(p - 0.1 * g * scale)
+    return found
+
+
+@gpu
+def test_on_a_gpu_many_small_kernels_share_launches(store: Path, live: Any) -> None:
+    torch._dynamo.reset()
+    params = [torch.randn(64 + 8 * i, 40, device="cuda") for i in range(12)]
+    grads = [torch.randn_like(p) for p in params]
+    options = {"fusewise.mode": "predict", "fusewise.store": store}
+    known = len(fusewise.reports())
+    got = torch.compile(updates, backend="fusewise", options=options)(params, grads)
+    live.difference(got, updates(params, grads))
+    (report,) = fusewise.reports()[known:]
+    assert report.fallback is None
+    assert report.chosen is not None and combos(report.chosen.schedule.codegen)
+    # The same again, from nothing.
+    torch._dynamo.reset()
+    other = {**options, "fusewise.store": store.parent / "other.duckdb"}
+    torch.compile(updates, backend="fusewise", options=other)(params, grads)
+    again = fusewise.reports()[-1]
+    assert again.chosen == report.chosen
+
+
+@gpu
+def test_on_a_gpu_one_large_kernel_is_left_as_it_is(store: Path, live: Any) -> None:
+    torch._dynamo.reset()
+    x = torch.randn(4096, 4096, device="cuda")
+    options = {"fusewise.mode": "predict", "fusewise.store": store}
+    got = torch.compile(lambda x: (x * 2 + 1).relu(), backend="fusewise", options=options)(x)
+    live.difference([got], [(x * 2 + 1).relu()])
+    report = fusewise.reports()[-1]
+    assert report.chosen == report.default
