@@ -57,6 +57,19 @@ _LONG_ROW: Final = 16_384
 #: Where a second thread begins to pay was between 4000 and 12,000 for simple loops.
 _PARALLEL: Final = 512
 GRAINS: Final = (2048, 8192)
+#: What is saved on an operation that is written into a C++ kernel rather than called, in the times
+#: of one exponential; on an AMD EPYC with vectors of 256 bits.
+_WRITTEN_SAVES: Final = {
+    "exp": 0.3,
+    "expm1": 0.3,
+    "sigmoid": 0.3,
+    "erf": 0.3,
+    "log": 1.0,
+    "log1p": 1.0,
+    "tanh": 2.3,
+}
+#: Part of a graph's time that it takes off at most.
+_MOST_WRITTEN: Final = 0.5
 #: Different kernels that are tuned in one candidate, and that are by coordinate descent: each step
 #: of it compiles a kernel and waits.
 _MOST_TUNED, _MOST_DESCENDED = 6, 2
@@ -109,6 +122,7 @@ class Finishes:
         self._launch_us = cost.profile.launch_us
         self._cores = cost.profile.cores
         self._threads = max(1, cost.profile.threads)
+        self._exponential_us = 1e-3 / max(cost.profile.transcendental_gops, 1e-6)
         self._on_gpu = cost.profile.kind == "cuda"
         costs = cost.breakdown(plan)
         self.total_us = sum(group.us for group in costs)
@@ -136,16 +150,17 @@ class Finishes:
     def few(self, most_descended: int = _MOST_DESCENDED) -> list[Offer]:
         """At most two offers, for when every try is waited for: the best, and it with the next.
 
-        Kernels that are worth it are tuned, small ones share launches, reductions are computed
-        otherwise.
+        On a GPU kernels that are worth it are tuned, small ones share launches, reductions are
+        computed otherwise; on a CPU functions are written out, short loops run on one thread.
 
         Args:
             most_descended: different kernels to tune by coordinate descent, at most.
         """
-        if not self._on_gpu:
-            grain = self.grain()
-            return [] if grain is None else [grain]
-        every = (self.tuned(most_descended), self.together(), self.shaped())
+        every = (
+            (self.tuned(most_descended), self.together(), self.shaped())
+            if self._on_gpu
+            else (self.written_out(), self.grain())
+        )
         offers = sorted((o for o in every if o is not None), key=lambda o: (-o.gain_us, o.choices))
         return [offers[0], offers[0] + offers[1]] if len(offers) > 1 else offers
 
@@ -161,6 +176,25 @@ class Finishes:
             offers += self.each_together() + self.each_together(_MANY_IN_LAUNCH)
             offers += self.each_tuned()[:_MOST_TRIED] + self.each_shaped()[:_MOST_TRIED]
         return list({offer.choices: offer for offer in offers}.values())
+
+    def written_out(self) -> Offer | None:
+        """Elementary functions written into C++ kernels; None where they take little of the time.
+
+        A library's cannot overlap with what is around the call, and needs all registers.
+        """
+        saved = 0.0
+        for kernel in self.kernels:
+            for name in kernel.names:
+                node = self._problem.node_by_name[name]
+                times = sum(_WRITTEN_SAVES.get(op, 0.0) * count for op, count in node.ops)
+                saved += times * node.numel * node.rnumel * self._exponential_us
+        if saved < _LEAST_SHARE * self.total_us:
+            return None
+        return Offer(
+            (Choice("vector_math", True),),
+            min(saved, _MOST_WRITTEN * self.total_us),
+            "exponentials and the like are written into their kernels",
+        )
 
     def grain(self) -> Offer | None:
         """Short loops on one thread, on a CPU; None where they take little of the time.

@@ -23,6 +23,8 @@ from fusewise.schedule.schedule import NODE, Choice, Schedule
 PRODUCTS = "products_as_sums"
 #: Products of 16-bit values in fp32. No setting either.
 WIDE = "wide_products"
+#: Elementary functions written into kernels. Where Inductor writes C++, there is no setting for it.
+MATH = "vector_math"
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,16 @@ CHOICES: tuple[ChoiceKind, ...] = (
         "change the block sizes of every kernel one by one as long as that is faster",
         predictable=False,
         in_kernels=True,
+        rewrites=True,
+    ),
+    ChoiceKind(
+        MATH,
+        "codegen",
+        (),
+        (True,),
+        ("cpu",),
+        "write exp, log, tanh and erf into the kernels that need them; else they are library calls",
+        predictable=False,
         rewrites=True,
     ),
     ChoiceKind(

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fusewise.compiler.inductor.choices import PRODUCTS, WIDE, kernel_patches
+from fusewise.compiler.inductor.choices import MATH, PRODUCTS, WIDE, kernel_patches
 from fusewise.compiler.inductor.combos import combined_by
 from fusewise.compiler.inductor.products import products_as_sums
 from fusewise.compiler.inductor.reductions import check_shaped, check_split, reduced_by
 from fusewise.compiler.inductor.tuning import check_tuned, tuned
+from fusewise.compiler.inductor.vector_math import written_out
 from fusewise.compiler.inductor.wide_products import wide_products
 from fusewise.schedule.kernel_choices import combos, tunings
 from fusewise.schedule.reductions import shapes, splits
@@ -38,6 +39,7 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         reduced_by(splits(schedule.lowering), shapes(schedule.codegen)),
         products_as_sums(Choice(PRODUCTS, True) in schedule.lowering),
         wide_products(Choice(WIDE, True) in schedule.lowering),
+        written_out(Choice(MATH, True) in schedule.codegen),
     ):
         yield
 

@@ -255,6 +255,21 @@ def test_short_loops_of_a_cpu_are_offered_one_thread(numel: int, grain: int | No
     assert [offer.choices for offer in found.every(whole)] == whole
 
 
+def test_functions_that_take_much_of_the_time_are_written_out() -> None:
+    """By how much a call of each costs, held against the whole graph; the greater gain first."""
+    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2, transcendental_gops=1.0)
+    written, grain = Choice("vector_math", True), Choice("parallel_grain", 8192)
+
+    def offered(op: str, rest: int) -> list[tuple[Choice, ...]]:
+        node = msgspec.structs.replace(kernel("a", 8192), ops=(("load", 1), (op, 2)))
+        found = finishes([node, kernel("b", rest)], device=cpu)
+        return [offer.choices for offer in found.few()]
+
+    assert offered("tanh", 64) == [(written,), (grain, written)]
+    assert offered("sin", 64) == offered("add", 64) == [(grain,)]
+    assert offered("exp", 1 << 28) == []
+
+
 def test_where_there_is_time_everything_is_tried_once() -> None:
     nodes = [kernel(f"op{i}", SMALL) for i in range(12)] + [kernel("large", LARGE)]
     found = finishes(nodes)
