@@ -17,47 +17,57 @@ from fusewise.costmodel.meeting import DISTINCT
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each), where all
 #: but the dearest are done while memory is waited for. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
-    "arithmetic": 0.05,
-    "division": 0.5,
-    "selection": 0.3,
+    "arithmetic": 0.058,
+    "division": 0.9,
+    "selection": 0.15,
     "indexing": 1.4,
-    "conversion": 1.7,
-    "random": 48.0,
-    "reducing": 0.05,
-    "address": 2.4,
-    "combined": 1.2,
+    "conversion": 1.3,
+    "random": 51.0,
+    "reducing": 1.0,
+    "address": 3.1,
+    "combined": 2.0,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
-_LOOPED: Final = {"welford": (14.0, 0.5), "online_softmax": (42.0, 12.0)}
+_LOOPED: Final = {"welford": (8.7, 0.35), "online_softmax": (40.0, 10.0)}
 #: Matrix products of 2-byte elements on a GPU, over those of 4-byte ones (H200: 989 to 67 TFLOP/s).
 _TENSOR_CORES: Final = 14.8
-#: Part of the cache's copy bandwidth that CUDA kernels reach.
-_CACHE_SHARE: Final = 0.7
+#: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
+_CACHE_SHARE, _MEMORY_SHARE = 0.82, 1.09
+#: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
+#: does where there is more: what is read in turns throws out what comes next.
+_KEPT, _SUDDEN = 0.8, 8
+#: Time of a byte written over that of one read.
+_WRITTEN: Final = 1.08
 #: Part of the sectors beyond the distinct bytes that comes from beyond a multiprocessor.
-_SECTOR_SHARE: Final = 0.05
+_SECTOR_SHARE: Final = 0.046
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
-_TOUCHED_SHARE: Final = 0.4
+_TOUCHED_SHARE: Final = 0.7
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
 #: shares of the device's bandwidths that a single multiprocessor can draw.
-_GATHER_GAIN: Final = 2.8
-_DRAWS: Final = 1.75
+_GATHER_GAIN: Final = 4.2
+_DRAWS: Final = 1.05
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
-_EXPONENTIAL_SHARE: Final = 0.42
+_EXPONENTIAL_SHARE: Final = 0.33
 #: Cache lines that a multiprocessor looks up in a microsecond.
-_WAVEFRONTS_US: Final = 4000.0
-#: Exponent of the norm that memory and arithmetic are put together by, since they do not quite
-#: overlap: a large one would take the greater of the two, 1 their sum.
-_NORM: Final = 1.7
+_WAVEFRONTS_US: Final = 1300.0
+#: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
+#: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
+_NORM, _WAITING_NORM = 1.26, 1.44
 #: Microseconds until what a wave of blocks loads has arrived; what the next turn of a loop waits
-#: for, and more where the end of rows is masked, for each value loaded but one, and for each
-#: operation of a thread.
-_WAVE_US, _TURN_US = 0.08, 0.19
-_MASKED_US, _LOAD_US, _OPERATION_US = 0.011, 0.038, 0.0005
+#: for, and more for each doubling of what is read beyond a megabyte, where the end of rows is
+#: masked, for each value loaded but one, and for each operation of a thread.
+_WAVE_US, _TURN_US, _FAR_US = 0.0091, 0.185, 0.021
+_MASKED_US, _LOAD_US, _OPERATION_US = 0.004, 0.0019, 0.0022
+#: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it, and
+#: the most operations of a thread in one.
+_UNROLLED, _SHORT = 3.6, 9.0
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.011, 0.032
+_STEP_US, _WELFORD_STEP_US = 0.024, 0.036
 #: An atomic update, and one of an element that others update too.
-_UPDATE_US, _HIT_US = 1.1e-6, 0.01
+_UPDATE_US, _HIT_US = 1.6e-6, 0.017
+#: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
+_HALF_US: Final = 1.85e-5
 
 
 def cuda_parts(
@@ -72,23 +82,28 @@ def cuda_parts(
     copy = rate("device_copy")
     cache = np.maximum(rate("device_cache"), copy)
     spread = np.maximum(amount("device_cores"), 1.0)
+    n = len(spread)
     # Finished kernels spread their work themselves, their nodes have no loops to judge by.
     finished = amount("other_nodes") > 0
     filled = np.where(finished, 1.0, np.clip(amount("programs") / spread, 1.0 / spread, 1.0))
     drawn = np.minimum(_DRAWS * filled, 1.0)
 
-    main = sum((amount(name) for name in DISTINCT), np.zeros(len(spread)))
-    near = np.minimum(main, amount("device_cache_bytes"))
+    read = sum((amount(name) for name in DISTINCT if name.startswith("read")), np.zeros(n))
+    written = sum((amount(name) for name in DISTINCT if name.startswith("written")), np.zeros(n))
+    main, distinct = read + _WRITTEN * written, read + written
+    beyond = distinct / np.maximum(_KEPT * amount("device_cache_bytes"), 1.0)
+    near = main / (1.0 + beyond**_SUDDEN)
     sectors = amount("sector_bytes")
-    moved = near / (cache * _CACHE_SHARE) + (main - near) / copy
-    moved += np.maximum(sectors - main, 0.0) * _SECTOR_SHARE / cache
+    kept = cache * _CACHE_SHARE
+    moved = near / kept + (main - near) / np.minimum(copy * _MEMORY_SHARE, kept)
+    moved += np.maximum(sectors - distinct, 0.0) * _SECTOR_SHARE / cache
     moved += amount("random_bytes") / (rate("device_gather") * _GATHER_GAIN)
     lines = amount("wavefronts") / (spread * _WAVEFRONTS_US * filled)
     memory = np.maximum(moved, sectors * _TOUCHED_SHARE / cache) / drawn
     memory = np.maximum(memory, lines)
 
     additions = rate("device_flops") / 2.0
-    work = sum((each * amount(name) for name, each in _ADDITIONS.items()), np.zeros(len(spread)))
+    work = sum((each * amount(name) for name, each in _ADDITIONS.items()), np.zeros(n))
     held = np.clip(amount("persistent"), 0.0, 1.0)
     for name, (looped, whole) in _LOOPED.items():
         work += (looped * (1.0 - held) + whole * held) * amount(name)
@@ -99,22 +114,40 @@ def cuda_parts(
     matrices = 1.0 + (_TENSOR_CORES - 1.0) * amount("half")
     arithmetic += amount("flops") / (2.0 * additions * matrices)
 
-    more, less = np.maximum(memory, arithmetic), np.minimum(memory, arithmetic)
+    more = np.maximum(memory, arithmetic)
+    body = _together(memory, arithmetic, _NORM)
+    apart = _together(body, _waiting(amount, distinct), _WAITING_NORM) - more
+    return amount("device_launch"), memory, arithmetic, apart + _updating(amount)
+
+
+def _together(one: FloatArray, other: FloatArray, norm: float) -> FloatArray:
+    """Time of two things that overlap in part."""
+    more, less = np.maximum(one, other), np.minimum(one, other)
     ratio = less / np.maximum(more, 1e-12)
-    apart = more * ((1.0 + ratio**_NORM) ** (1.0 / _NORM) - 1.0)
-    return amount("device_launch"), memory, arithmetic, apart + _waiting(amount)
+    result: FloatArray = more * (1.0 + ratio**norm) ** (1.0 / norm)
+    return result
 
 
-def _waiting(amount: Callable[[str], FloatArray]) -> FloatArray:
+def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> FloatArray:
     """Microseconds that blocks of CUDA kernels spend waiting, one after the other."""
     waves = amount("waves")
     loads = np.maximum(amount("loads") - 1.0, 0.0)
-    turn = _TURN_US + _MASKED_US * (1.0 - np.minimum(amount("even"), 1.0)) + _LOAD_US * loads
-    turn += _OPERATION_US * amount("turn_operations")
+    even = np.minimum(amount("even"), 1.0)
+    operations = amount("turn_operations")
+    several = amount("welford") + amount("online_softmax") > 0
+    short = (even > 0) & (loads < 1) & ~several & (operations <= _SHORT)
+    turn = _TURN_US + _FAR_US * np.log2(1.0 + distinct / 1e6)
+    turn = np.where(short, turn / _UNROLLED, turn) + _MASKED_US * (1.0 - even)
+    turn += _LOAD_US * loads + _OPERATION_US * operations
     # In a loop a block waits for what it loads before it goes on.
     waiting = _WAVE_US * waves + np.maximum(amount("rounds") - waves, 0.0) * turn
     means = (amount("welford") > 0) & (amount("persistent") == 0)
-    waiting += amount("combining") * np.where(means, _WELFORD_STEP_US, _STEP_US)
-    updates = amount("atomic_updates") * _UPDATE_US
-    result: FloatArray = waiting + np.maximum(updates, amount("atomic_hits") * _HIT_US)
+    result: FloatArray = waiting + amount("combining") * np.where(means, _WELFORD_STEP_US, _STEP_US)
+    return result
+
+
+def _updating(amount: Callable[[str], FloatArray]) -> FloatArray:
+    """Microseconds that atomic updates take."""
+    updates = np.maximum(amount("atomic_updates") * _UPDATE_US, amount("atomic_hits") * _HIT_US)
+    result: FloatArray = updates + amount("atomic_halves") * _HALF_US
     return result

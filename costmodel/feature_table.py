@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 6
+FEATURES_VERSION: Final = 7
 
 
 class Feature(NamedTuple):
@@ -85,6 +85,11 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("written_other", "log2 bytes", "bytes stored in any other way"),
     Feature("atomic_updates", "log2 elements", "atomic updates, repetitions counted"),
     Feature("atomic_hits", "log2 ratio", "most atomic updates of each element, on average"),
+    Feature(
+        "atomic_halves",
+        "log2 updates",
+        "of these, of elements of 1 or 2 bytes, each as often as its element is updated",
+    ),
     Feature("line_bytes", "log2 bytes", "bytes of the lines that accesses in short stretches move"),
     Feature(
         "across_bytes", "log2 bytes", "distinct bytes whose neighbours lie along an outer loop"
@@ -118,6 +123,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("random", "log2 operations", "random numbers"),
     Feature("reducing", "log2 operations", "steps of reductions, scans and sorts"),
     Feature("welford", "log2 operations", "of these, of means with variances"),
+    Feature("means", "log2 operations", "of these, of means whose variances nobody needs"),
     Feature("online_softmax", "log2 operations", "of these, of sums of exponentials with maxima"),
     Feature("flops", "log2 operations", "operations of template and extern nodes"),
     Feature("operations_each", "log2 operations", "operations an iteration"),

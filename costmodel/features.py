@@ -1,16 +1,18 @@
 """Features of groups: what decides a kernel's time, from the problem alone.
 
-One :class:`Featurizer` serves one problem on one device. It never compiles, measures or predicts,
-and the order in which a group's nodes are named does not matter to it.
+One :class:`Featurizer` serves one problem on one device. It never compiles, measures or predicts.
+The order in which a group's nodes are named is the one in which they are generated; that of a set
+is the compiler's own. It matters only to kernels that loop over reductions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import numpy as np
 
+from fusewise.costmodel.atomics import updates_counted
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import (
     COLUMN,
@@ -35,7 +37,7 @@ from fusewise.costmodel.partials import (
     node_extremes,
     node_sums,
 )
-from fusewise.costmodel.tiles import WARP, tile_of
+from fusewise.costmodel.tiles import WARP, holds_rows, tile_of
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.problem import Problem
 
@@ -60,6 +62,7 @@ _WORK = (*CLASSES, "welford", "online_softmax", "address")
 _WORK_AT = _columns(_WORK)
 _WORK_IN_SUMMED = [SUMMED.index(name) for name in _WORK]
 _OPERATIONS_AT = _columns((*CLASSES, "flops"))
+_PASSES = MET.index("passes")
 _DISTINCT_AT = _columns(DISTINCT)
 _TILE = (
     "programs",
@@ -99,6 +102,9 @@ _VALUES = {
     "argmax": 2,
     "argmin": 2,
 }
+#: What the first result of a reduction of several takes alone: the column of all of them, and the
+#: one that it has of its own.
+_FIRST_ALONE = {"welford": ("welford", "means"), "online_softmax": ("online_softmax", "")}
 
 
 class Featurizer:
@@ -110,11 +116,12 @@ class Featurizer:
         # Whoever must run earlier has fewer ancestors, so this order is topological.
         ancestors = problem.ancestors
         order = sorted(range(len(problem.nodes)), key=lambda i: (ancestors[i].bit_count(), i))
-        nodes = [problem.nodes[i] for i in order]
+        nodes = [updates_counted(problem.nodes[i], problem) for i in order]
         self._rank = {node.name: i for i, node in enumerate(nodes)}
+        self._order = [node.order for node in nodes]
         self._meeting = Meeting(problem, profile, nodes, self._rank)
         blocks = profile.kind == "cuda"
-        self._frames = Frames(nodes if blocks else ())
+        self._frames = Frames(nodes, self._meeting.followed) if blocks else Frames((), ())
         hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced = [
             (node.numel, node.rnumel, hints[node.name]) if node.name in hints else None
@@ -129,6 +136,14 @@ class Featurizer:
             first.setdefault((kind, node.ops, node.numel), i) if node.kind == "reduction" else i
             for i, (kind, node) in enumerate(zip(self._kinds, nodes, strict=True))
         ]
+        # Whoever stores only the first of several (the mean, the maximum) computes no other.
+        several = {twin for i, twin in enumerate(self._twin) if twin != i}
+        self._firsts = {
+            i: _FIRST_ALONE[prefix]
+            for i in several
+            for prefix in _FIRST_ALONE
+            if nodes[i].reduction_type.startswith(prefix)
+        }
         self._sums = np.array([node_sums(node) for node in nodes], dtype=np.float64)
         extremes = [node_extremes(node) for node in nodes]
         # Minima are kept negated, so that one reduction finds both.
@@ -140,6 +155,17 @@ class Featurizer:
         row: FloatArray = self.batch([names])[0]
         return row
 
+    def key(self, names: Collection[str]) -> Hashable:
+        """What is equal for groups whose features are: their nodes, and their order if it counts.
+
+        It does where a kernel of three nodes or more loops over reductions. Names that the problem
+        does not have make a key as well.
+        """
+        if not isinstance(names, Sequence) or len(names) < 3:  # noqa: PLR2004
+            return frozenset(names)
+        ids = [self._rank.get(name, -1) for name in names]
+        return frozenset(names) if min(ids) < 0 or not self._loops_over(ids) else tuple(names)
+
     def batch(self, groups: Sequence[Collection[str]]) -> FloatArray:
         """Features of ``groups`` (names of nodes), shape [n, F], columns as in FEATURES.
 
@@ -148,22 +174,22 @@ class Featurizer:
         """
         if not groups:
             return np.empty((0, len(FEATURES)))
-        members = [self._members(names) for names in groups]
+        orders = [self._members(names) for names in groups]
+        members = [sorted(order) for order in orders]
         flat = np.fromiter((i for ids in members for i in ids), dtype=np.intp)
         starts = np.cumsum([0, *(len(ids) for ids in members[:-1])])
         rows = np.zeros((len(groups), len(FEATURES)))
         rows[:, _SUMMED_AT] = np.add.reduceat(self._sums[flat], starts)
-        for row, ids in enumerate(members):
-            if len(ids) > 1 and self.profile.kind == "cuda":
-                done = {self._twin[i] for i in ids}
-                if len(done) < len(ids):
-                    again = [i for i in ids if self._twin[i] != i and self._twin[i] in ids]
-                    at = np.array(again, dtype=np.intp)
-                    rows[row, _WORK_AT] -= self._sums[at][:, _WORK_IN_SUMMED].sum(axis=0)
+        if self.profile.kind == "cuda":
+            for row, ids in zip(rows, members, strict=True):
+                self._done_once(row, ids)
         extremes = np.maximum.reduceat(self._extremes[flat], starts)
         rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
         rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) :]
-        met = [self._meeting.columns(ids) for ids in members]
+        met = [
+            self._meeting.columns(ids, self._loops(order))
+            for ids, order in zip(members, orders, strict=True)
+        ]
         rows[:, _MET_AT] = [each.columns for each in met]
         if self.profile.kind == "cuda":
             rows[:, _TILE_AT] = [
@@ -175,6 +201,27 @@ class Featurizer:
         rows[:, _LOG_AT] = np.log2(1.0 + rows[:, _LOG_AT])
         return rows
 
+    def _done_once(self, row: FloatArray, ids: Sequence[int]) -> None:
+        """Take out of the sums in ``row`` what nodes do together, and what none of them needs."""
+        again = [i for i in ids if self._twin[i] != i and self._twin[i] in ids]
+        if again:
+            at = np.array(again, dtype=np.intp)
+            row[_WORK_AT] -= self._sums[at][:, _WORK_IN_SUMMED].sum(axis=0)
+        for i in self._alone(ids):
+            full, alone = self._firsts[i]
+            steps = self._sums[i, SUMMED.index(full)]
+            row[COLUMN[full]] -= steps
+            if alone:
+                row[COLUMN[alone]] += steps
+
+    def _alone(self, ids: Sequence[int]) -> list[int]:
+        """Nodes that are the first result of a reduction of several, the others outside of it."""
+        firsts = [i for i in ids if i in self._firsts]
+        if not firsts:
+            return []
+        others = {self._twin[i] for i in ids if self._twin[i] != i}
+        return [i for i in firsts if i not in others]
+
     def _tile(self, ids: Sequence[int], row: FloatArray, met: Met) -> tuple[float, ...]:
         """The columns of ``_TILE``, from those of the same ``row`` that are filled already."""
         reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
@@ -185,6 +232,8 @@ class Featurizer:
         # Two results of one reduction (a mean and its variance) are found together.
         kinds = {self._kinds[i] for i in ids if self._reduced[i] is not None}
         weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds)
+        for i in self._alone(ids):
+            weight -= _VALUES[str(self._kinds[i][0])] - 1
         steps_each = math.log2(tile.row_threads) if tile.row_threads > 1 else 0.0
         met_rows = reductions[0][0] if reductions else 0
         return (
@@ -201,7 +250,7 @@ class Featurizer:
             tile.even,
             tile.tuned,
             tile.waves,
-            tile.waves * tile.turns,
+            tile.waves * tile.turns * (1 if tile.persistent else met.columns[_PASSES]),
             tile.sectors * SECTOR_BYTES,
             tile.issued,
             tile.wavefronts,
@@ -214,7 +263,7 @@ class Featurizer:
 
     def _members(self, names: Collection[str]) -> list[int]:
         try:
-            ids = sorted({self._rank[name] for name in names})
+            ids = list(dict.fromkeys(self._rank[name] for name in names))
         except KeyError as error:
             raise PlanError(
                 f"no node {error.args[0]!r} in this graph of {len(self._rank)} nodes",
@@ -225,7 +274,18 @@ class Featurizer:
             raise PlanError(
                 "the group has no nodes", subject="group", remedy="leave empty groups out"
             )
-        return ids
+        # What has no order is generated in the compiler's own.
+        return ids if isinstance(names, Sequence) else sorted(ids, key=self._order.__getitem__)
+
+    def _loops(self, order: Sequence[int]) -> dict[int, int] | None:
+        """Which loop each node is in, where a kernel of several nodes loops over reductions."""
+        if len(order) == 1 or not self._loops_over(order):
+            return None
+        return self._meeting.loops(order)
+
+    def _loops_over(self, ids: Iterable[int]) -> bool:
+        reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
+        return bool(reductions) and not holds_rows(reductions)
 
     def _derive(self, rows: FloatArray) -> None:
         """Fill the columns that follow from others. ``rows`` holds plain numbers, no logs yet."""

@@ -6,7 +6,7 @@ Knows nothing of blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fusewise.costmodel.dimensions import Mover, Shape
 from fusewise.costmodel.layout import Layout, layout_of, merged_loops, turned
@@ -21,15 +21,20 @@ _NEAR = 4096
 class Frames:
     """Loops and layouts of one problem's nodes, which are numbered as given."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], followed: Sequence[Mapping[_Key, int]]) -> None:
+        """``followed`` are the sizes, in elements, of buffers that each node goes through in the
+        order of its loops although it looks up where."""
         self._nodes = nodes
         self._loops = [
             tuple(extent for extent in (*n.ranges[0], *n.ranges[1]) if extent > 1) for n in nodes
         ]
         self._outer = [sum(extent > 1 for extent in n.ranges[0]) for n in nodes]
         self._layouts = [
-            {(a.buffer, a.index): layout_of(a, loops) for a in (*n.reads, *n.writes)}
-            for n, loops in zip(nodes, self._loops, strict=True)
+            {
+                (key := (a.buffer, a.index)): layout_of(a, loops, sizes.get(key, 0))
+                for a in (*n.reads, *n.writes)
+            }
+            for n, loops, sizes in zip(nodes, self._loops, followed, strict=True)
         ]
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
 
@@ -71,11 +76,15 @@ class Frames:
                 node = self._nodes[i]
                 # What lies beside what the same block has just read is in its cache.
                 place = (key[0], layout.steps, layout.loops, written)
-                begin = first.setdefault(place, layout.origin)
-                near = (
-                    not layout.looked_up
-                    and 0 < abs(layout.origin - begin) * layout.itemsize < _NEAR
-                )
+                again_at = first.get(place)
+                if again_at is None:
+                    first[place] = layout.origin
+                    near = False
+                elif layout.looked_up:
+                    # One neighbour of what an interpolation looks up after the other.
+                    near = not layout.anywhere
+                else:
+                    near = 0 < abs(layout.origin - again_at) * layout.itemsize < _NEAR
                 movers.append(Mover(layout, node.numel * node.rnumel, size, written, near, again))
         whole = self._nodes[main].numel * self._nodes[main].rnumel
         steps = any(

@@ -16,8 +16,10 @@ from typing import Final, NamedTuple
 
 from fusewise.schedule.problem import Access
 
-#: What stands for a symbol of a dynamic shape, and for a looked-up index.
-_SYMBOL, _LOOKED_UP = 4096, 0
+#: What stands for a symbol of a dynamic shape.
+_SYMBOL = 4096
+#: Names of values that an index was loaded or computed into.
+_LOADED: Final = re.compile(r"(tmp|indirect)\d+")
 #: Elements that a vector load takes start at a multiple of so many bytes.
 _VECTOR_BYTES: Final = 16
 _OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
@@ -176,6 +178,20 @@ def _is_readable(node: ast.expr) -> bool:
     return False
 
 
+def looked_up_steps(index: str) -> tuple[int, ...]:
+    """Elements from one value to the next of each place that is looked up, the largest first.
+
+    They are those of an index that can be read, without the places that do not move it.
+    """
+    formula = formula_of(index)
+    if formula is None:
+        return ()
+    names = dict.fromkeys(found.group() for found in _LOADED.finditer(index))
+    origin = formula.at({})
+    steps = (abs(formula.at({name: 1}) - origin) for name in names)
+    return tuple(sorted((step for step in steps if step), reverse=True))
+
+
 def _modular(base: int, divisor: int, modulus: int) -> int:
     return base // divisor % modulus if divisor and modulus else 0
 
@@ -200,7 +216,7 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> int:
         case ast.Name(id=name):
             if re.fullmatch(r"i\d+", name):
                 return values.get(name, 0)
-            return _LOOKED_UP if re.fullmatch(r"(tmp|indirect)\d+", name) else _SYMBOL
+            return values.get(name, 0) if _LOADED.fullmatch(name) else _SYMBOL
         case ast.UnaryOp(operand=operand):
             return -_value(operand, values)
         case ast.BinOp(left=left, op=op, right=right):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.geometry import Formula, formula_of, run_of
+from fusewise.costmodel.geometry import Formula, formula_of, looked_up_steps, run_of
 from fusewise.schedule.problem import Access
 
 #: What a GPU's memory moves at the least, and what one thread loads at the most.
@@ -38,19 +38,55 @@ class Layout(NamedTuple):
     vector: int
     #: Bytes that every row of neighbours begins at a multiple of, 32 at the most.
     alignment: int
-    #: Whether loops that are not in its index take it anywhere: it is looked up.
+    #: Whether it goes through places that were loaded or computed.
     looked_up: bool
     #: Turns of the loops inside the one along which neighbours lie; 0 where none do.
     inside: int
+    #: Whether loops that are not in its index take it anywhere.
+    anywhere: bool = False
+    #: Turns that it stays in place for under each loop; empty where it never does.
+    dwell: tuple[float, ...] = ()
 
 
-def layout_of(access: Access, loops: Sequence[int]) -> Layout | None:
-    """The layout of ``access`` in a node with ``loops``; None where its index cannot be read."""
+def layout_of(access: Access, loops: Sequence[int], size: int = 0) -> Layout | None:
+    """The layout of ``access`` in a node with ``loops``; None where its index cannot be read.
+
+    ``size`` is that of the buffer in elements where places that are looked up follow the loops, as
+    those of an interpolation do: the innermost of the loops that are not in the index.
+    """
     if access.kind == "opaque":
         return None
     extents = tuple(extent for extent in loops if extent > 1)
     looked_up = access.kind in ("gather", "atomic")
-    return _layout(access.index, access.itemsize, access.stride == 0, extents, looked_up)
+    if not looked_up:
+        return _layout(access.index, access.itemsize, access.stride == 0, extents, looked_up)
+    found = _layout(access.index, access.itemsize, False, extents, looked_up)
+    return _followed(found, access.index, size) if found is not None and size else found
+
+
+@lru_cache(maxsize=1 << 16)
+def _followed(layout: Layout, index: str, size: int) -> Layout:
+    """``layout`` where the places that are looked up follow the innermost loops not in its index.
+
+    One that has fewer turns in the buffer than its loop stays in place for some.
+    """
+    places = looked_up_steps(index)
+    free = [i for i, step in enumerate(layout.steps) if not step][-len(places) :] if places else []
+    steps = list(layout.steps)
+    dwell = [1.0] * len(steps)
+    for loop, step in zip(free, places[len(places) - len(free) :], strict=True):
+        around = min((s for s in (*layout.steps, *places) if s > step), default=max(size, step))
+        pace = around / step / layout.loops[loop]
+        steps[loop] = max(round(step * pace), 1) if step == 1 or pace > 1.0 else step
+        dwell[loop] = max(1.0 / pace, 1.0)
+    return layout._replace(
+        steps=tuple(steps), order=_ascending(steps), anywhere=False, dwell=tuple(dwell)
+    )
+
+
+def _ascending(steps: Sequence[int]) -> tuple[int, ...]:
+    """Positions of the loops that move an access, by ascending step, the inner first."""
+    return tuple(sorted((i for i, step in enumerate(steps) if step), key=lambda i: (steps[i], -i)))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -70,18 +106,18 @@ def _layout(
         for loop in range(last, first - 1, -1):
             steps[loop] = abs(formula.at({name: turns}) - origin)
             turns *= loops[loop]
-    order = tuple(sorted((i for i, step in enumerate(steps) if step), key=lambda i: (steps[i], -i)))
     vector, inside, pitch = _vector(formula, placed, steps, loops, origin)
     return Layout(
         loops=loops,
         steps=tuple(steps),
         origin=origin,
-        order=order,
+        order=_ascending(steps),
         itemsize=itemsize,
         vector=min(vector, max(_VECTOR_BYTES // itemsize, 1)),
         alignment=min(pitch * itemsize, SECTOR_BYTES),
         looked_up=looked_up,
         inside=inside,
+        anywhere=looked_up,
     )
 
 
@@ -159,8 +195,9 @@ def turned(layout: Layout, order: Sequence[int]) -> Layout:
     return layout._replace(
         loops=loops,
         steps=steps,
-        order=tuple(sorted((i for i, s in enumerate(steps) if s), key=lambda i: (steps[i], -i))),
+        order=_ascending(steps),
         inside=math.prod(loops[along + 1 :]) if along >= 0 else 0,
+        dwell=tuple(layout.dwell[i] for i in order) if layout.dwell else (),
     )
 
 
@@ -215,13 +252,14 @@ def moved(layout: Layout, sections: Sequence[Section]) -> tuple[float, float]:
     held.reverse()
     span, count = 1.0, 1.0
     for i in layout.order:
-        if held[i] <= 1:
+        part = held[i] if not layout.dwell else max(held[i] / layout.dwell[i], 1.0)
+        if part <= 1:
             continue
         if layout.steps[i] * layout.itemsize <= max(span * layout.itemsize, SECTOR_BYTES):
-            span += layout.steps[i] * (held[i] - 1)
+            span += layout.steps[i] * (part - 1)
         else:
-            count *= held[i]
-    if layout.looked_up:
+            count *= part
+    if layout.anywhere:
         for i, step in enumerate(layout.steps):
             if not step:
                 count *= held[i]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -17,6 +16,8 @@ import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.geometry import walk
+from fusewise.costmodel.lookups import follows_loops
+from fusewise.costmodel.loops import loops_in
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
 #: Bytes that memory moves at least: a cache line, and a sector of one.
@@ -97,8 +98,6 @@ _WIDTH_AT: Final = {1: _AT["narrow"], 2: _AT["half"], 8: _AT["wide"], 16: _AT["w
 _NOT_SUMMED: Final = len(MET)
 #: A buffer of this part of the last-level cache stays there while it is looked up.
 _NEAR: Final = 4
-#: Dtypes of indices.
-_INTEGER: Final = re.compile(r"int(16|32|64)$")
 #: Four-byte elements in the 32 bytes that a cache moves at the least.
 _SECTOR_ELEMENTS: Final = 8
 
@@ -179,10 +178,23 @@ class Meeting:
         self._rank = rank
         self._slots: dict[tuple[str, str], int] = {}
         self._buffer_ids: dict[str, int] = {}
-        self._reads = [
-            [self._touch(a, node, _READ_AT) for a in _moving(node, problem)] for node in nodes
+        self._follows = [follows_loops(node, problem) for node in nodes]
+        self.followed = [
+            {
+                (a.buffer, a.index): self._elements(a)
+                for a in (*node.reads, *node.writes)
+                if follows and a.kind in ("gather", "atomic")
+            }
+            for node, follows in zip(nodes, self._follows, strict=True)
         ]
-        self._writes = [[self._touch(a, node, _WRITE_AT) for a in node.writes] for node in nodes]
+        self._reads = [
+            [self._touch(a, node, _READ_AT, along) for a in _moving(node, problem)]
+            for node, along in zip(nodes, self._follows, strict=True)
+        ]
+        self._writes = [
+            [self._touch(a, node, _WRITE_AT, along) for a in node.writes]
+            for node, along in zip(nodes, self._follows, strict=True)
+        ]
         self._shapes = [(node.numel, node.rnumel) for node in nodes]
         self._loops = [
             tuple(n for n in (*node.ranges[0], *node.ranges[1]) if n > 1) for node in nodes
@@ -191,8 +203,12 @@ class Meeting:
         self._is_reduction = [node.kind == "reduction" for node in nodes]
         self._producers = self._dataflow(nodes)
 
-    def columns(self, ids: Sequence[int]) -> Met:
-        """The columns of one group and its accesses, from its nodes' numbers in ascending order."""
+    def columns(self, ids: Sequence[int], loops: Mapping[int, int] | None = None) -> Met:
+        """The columns of one group and its accesses, from its nodes' numbers in ascending order.
+
+        ``loops`` tells, of a kernel that loops over its reductions, which loop each node is in:
+        what one loop leaves to another goes through memory.
+        """
         moving: list[Moving] = []
         total = [0.0] * (len(MET) + 1)
         mask = 0
@@ -200,6 +216,7 @@ class Meeting:
             mask |= 1 << i
         outside = ~mask
         main, crossed = self._crossed(ids)
+        left_behind = self._left_behind(ids, loops) if loops is not None else ()
         # Slots written, and where in ``ids`` each buffer is made first.
         written: set[int] = set()
         made: dict[int, int] = {}
@@ -214,7 +231,7 @@ class Meeting:
                 total[_TOUCHED] += w.touched
                 total[_UNALIGNED] += w.unaligned
                 total[w.width_at] += w.touched
-                if w.outside or w.users & outside:
+                if w.outside or w.users & outside or w.buffer in left_behind:
                     stored.add(w.buffer)
                     total[w.at] += w.bytes
                     total[_ACROSS] += w.along if i in crossed else w.across
@@ -225,7 +242,9 @@ class Meeting:
                 else:
                     removed.add(w.buffer)
                     total[_STORES_REMOVED] += w.bytes
-        passes, inputs, loads, kept = self._load(ids, total, written, made, crossed, moving)
+        passes, inputs, loads, kept = self._load(
+            ids, total, written, made, crossed, moving, loops or self._passes(ids), left_behind
+        )
         total[_FIRST_COUNT:_NOT_SUMMED] = (
             len({self._shapes[i] for i in ids}),
             passes,
@@ -268,19 +287,15 @@ class Meeting:
         made: dict[int, int],
         crossed: Collection[int],
         moving: list[Moving],
+        level: Mapping[int, int],
+        left_behind: Collection[int],
     ) -> tuple[int, int, int, int]:
         """Add the reads to ``total``; passes, inputs, loads and node steps that values are kept."""
-        level: dict[int, int] = {}
         seen: dict[int, int] = {}
         left: dict[int, float] = {}
         last: dict[int, int] = {}
         for position, i in enumerate(ids):
-            here = 0
-            for producer, ends in self._producers[i]:
-                there = level.get(producer)
-                if there is not None and there + ends > here:
-                    here = there + ends
-            level[i] = here
+            here = level[i]
             for r in self._reads[i]:
                 slot, buffer = r.slot, r.buffer
                 inside = buffer in made
@@ -300,6 +315,8 @@ class Meeting:
                     # Made in an earlier pass, it is not in a register any more.
                     if here > level.get(ids[made[buffer]], here):
                         total[_REREAD] += r.bytes
+                        if buffer in left_behind:
+                            moving.append((i, r.key, r.bytes, False, True))
                     continue
                 moving.append((i, r.key, r.bytes, False, False))
                 total[_TOUCHED] += r.touched
@@ -320,16 +337,40 @@ class Meeting:
         kept = sum(position - made[buffer] for buffer, position in last.items())
         return 1 + max(level.values()), len(left), len(seen), kept
 
-    def _computes_where(self, node: Node) -> bool:
-        """Whether a node looks up where its loops say, as interpolation does, and reads no indices.
+    def _passes(self, ids: Sequence[int]) -> dict[int, int]:
+        """How many times loops must have ended before each node can run."""
+        level: dict[int, int] = {}
+        for i in ids:
+            here = 0
+            for producer, ends in self._producers[i]:
+                there = level.get(producer)
+                if there is not None and there + ends > here:
+                    here = there + ends
+            level[i] = here
+        return level
 
-        Whoever loads an index may be sent anywhere.
-        """
-        buffers = (self._problem.buffer_by_name.get(access.buffer) for access in node.reads)
-        loaded = any(b is not None and _INTEGER.search(b.dtype) for b in buffers)
-        return not loaded and any(name == "index_expr" for name, _ in node.ops)
+    def loops(self, order: Sequence[int]) -> dict[int, int]:
+        """Which loop over a reduction each node runs in; see :func:`loops_in`."""
+        return loops_in(order, self._shapes, self._is_reduction, self._producers)
 
-    def _touch(self, access: Access, node: Node, at: dict[str, int]) -> _Touch:
+    def _left_behind(self, ids: Sequence[int], loops: Mapping[int, int]) -> set[int]:
+        """Buffers that one loop makes, element by element, and another reads."""
+        made = {
+            w.buffer: loops[i] for i in ids if not self._is_reduction[i] for w in self._writes[i]
+        }
+        rows = min(self._shapes[i][0] for i in ids)
+        return {
+            r.buffer
+            for i in ids
+            for r in self._reads[i]
+            if math.prod(self._shapes[i]) > rows and made.get(r.buffer, loops[i]) != loops[i]
+        }
+
+    def _elements(self, access: Access) -> int:
+        size = _size(access, self._problem.buffer_by_name.get(access.buffer))
+        return size // max(access.itemsize, 1)
+
+    def _touch(self, access: Access, node: Node, at: dict[str, int], along: bool) -> _Touch:
         buffer = self._problem.buffer_by_name.get(access.buffer)
         touched = access.touched * access.itemsize
         line_bytes = _LINE_BYTES[self._profile.kind]
@@ -341,7 +382,7 @@ class Meeting:
         if access.kind in ("gather", "atomic"):
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
             rows = steps.step == 1
-            if self._computes_where(node):
+            if along:
                 # From one turn of the loops to the next it goes on to a neighbour, or stays.
                 line = touched
             elif 0 < _size(access, buffer) <= self._profile.cache_bytes // _NEAR:

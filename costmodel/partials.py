@@ -20,11 +20,13 @@ from fusewise.costmodel.operations import (
     PLAIN_REDUCTIONS,
     operation_class,
 )
-from fusewise.schedule.problem import Node
+from fusewise.schedule.problem import Access, Node
 
 #: Threads of a CUDA block that share one reduction.
 _BLOCK: Final = 1024
 _NO_WIDTH: Final = 4
+#: Bytes of the narrowest element that memory itself adds to.
+_WHOLE: Final = 4
 #: What costs more than an addition in an index: quotients and remainders, and bounds.
 _DIVIDED: Final = re.compile(r"((?:ModularIndexing\([^()]*, |[^()]*//)(\d+))")
 _BOUNDED: Final = re.compile(r"(?:Min|Max)\([^()]*")
@@ -44,8 +46,10 @@ SUMMED: Final = (
     *CLASSES,
     "flops",
     "welford",
+    "means",
     "online_softmax",
     "atomic_updates",
+    "atomic_halves",
     "address",
 )
 #: Columns that are a maximum over the nodes.
@@ -77,6 +81,7 @@ def node_sums(node: Node) -> list[float]:
     index = reduction and node.reduction_type in INDEX_REDUCTIONS
     outer = reduction and largest_read(node).across
     scan = node.kind in ("scan", "sort")
+    atomic = [a for a in node.writes if a.kind == "atomic"]
     return [
         iterations,
         1.0,
@@ -91,8 +96,10 @@ def node_sums(node: Node) -> list[float]:
         *operations,
         float(node.flops),
         iterations * node.reduction_type.startswith("welford"),
+        0.0,
         iterations * node.reduction_type.startswith("online_softmax"),
-        float(sum(a.touched for a in node.writes if a.kind == "atomic")),
+        float(sum(a.touched for a in atomic)),
+        sum(_hits(a) * a.touched for a in atomic if a.itemsize < _WHOLE),
         address_operations(node),
     ]
 
@@ -138,10 +145,15 @@ def node_extremes(node: Node) -> list[float]:
         iterations,
         node.numel if reduction else 0,
         read.run if reduction and read.across else 0,
-        max((a.touched * a.itemsize / max(a.bytes, 1) for a in atomic), default=0),
+        max(map(_hits, atomic), default=0),
     ]
     smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]
+
+
+def _hits(access: Access) -> float:
+    """How often each element is accessed, on average."""
+    return access.touched * access.itemsize / max(access.bytes, 1)
 
 
 def largest_read(node: Node) -> Walk:

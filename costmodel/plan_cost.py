@@ -6,7 +6,7 @@ plan, measures one or checks that it is legal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,8 +75,8 @@ class PlanCost:
         self.featurizer = Featurizer(problem, profile)
         self._extern_us = dict(extern_us or {})
         self._halves = {buffer.name for buffer in problem.buffers if buffer.dtype in _HALF}
-        self._known: dict[frozenset[str], GroupCost] = {}
-        self._generated: set[frozenset[str]] = set()
+        self._known: dict[Hashable, GroupCost] = {}
+        self._generated: set[Hashable] = set()
 
     def score(self, groups: Sequence[Collection[str]]) -> Prediction:
         """Predicted times of ``groups`` [n], in order; unseen ones go to the model in one batch.
@@ -123,44 +123,51 @@ class PlanCost:
             PlanError: a group names a node that the problem does not have.
         """
         costs = self._costs(plan.groups)
-        kernels = [cost.names for cost in costs if frozenset(cost.names) in self._generated]
-        rest = sum(cost.us for cost in costs if frozenset(cost.names) not in self._generated)
+        keys = [self.featurizer.key(names) for names in plan.groups]
+        kernels = [
+            names for names, key in zip(plan.groups, keys, strict=True) if key in self._generated
+        ]
+        rest = sum(
+            cost.us for cost, key in zip(costs, keys, strict=True) if key not in self._generated
+        )
         return self.featurizer.batch(kernels), rest
 
     def _costs(self, groups: Sequence[Collection[str]]) -> list[GroupCost]:
-        keys = [frozenset(names) for names in groups]
-        unseen = [key for key in dict.fromkeys(keys) if key not in self._known]
+        keys = [self.featurizer.key(names) for names in groups]
+        unseen = {
+            key: names for key, names in zip(keys, groups, strict=True) if key not in self._known
+        }
         if unseen:
             self._learn(unseen)
         return [self._known[key] for key in keys]
 
-    def _learn(self, groups: Sequence[frozenset[str]]) -> None:
-        generated = []
-        for names in groups:
+    def _learn(self, groups: Mapping[Hashable, Collection[str]]) -> None:
+        generated = {}
+        for key, names in groups.items():
             # Unknown names go to the featuriser, which refuses them.
             nodes = [n for n in map(self.problem.node_by_name.get, names) if n is not None]
             running = [node for node in nodes if node.kind != "nop"]
             if nodes and not running and len(nodes) == len(names):
-                self._known[names] = GroupCost(tuple(names), 0.0, 0.0, 0.0, "free")
+                self._known[key] = GroupCost(tuple(names), 0.0, 0.0, 0.0, "free")
             elif any(node.kind in _FINISHED for node in running):
-                self._known[names] = self._finished(names, running)
+                self._known[key] = self._finished(names, running)
             else:
-                generated.append(names)
+                generated[key] = names
         if not generated:
             return
         self._generated.update(generated)
-        predicted = self.model.predict(self.featurizer.batch(generated))
-        for names, us, low, high, source in zip(
-            generated,
+        predicted = self.model.predict(self.featurizer.batch(list(generated.values())))
+        for (key, names), us, low, high, source in zip(
+            generated.items(),
             predicted.us.tolist(),
             predicted.low_us.tolist(),
             predicted.high_us.tolist(),
             predicted.source,
             strict=True,
         ):
-            self._known[names] = GroupCost(tuple(names), us, low, high, source)
+            self._known[key] = GroupCost(tuple(names), us, low, high, source)
 
-    def _finished(self, names: frozenset[str], nodes: Iterable[Node]) -> GroupCost:
+    def _finished(self, names: Collection[str], nodes: Iterable[Node]) -> GroupCost:
         """Cost of a group around extern or template nodes.
 
         These bring their own time. What is fused into them adds what the roofline gives for the

@@ -117,6 +117,14 @@ def tile_of(
     )
 
 
+def holds_rows(reductions: Sequence[tuple[int, int, Hint]]) -> bool:
+    """Whether whole rows are held, or both rows and columns are gone through at once."""
+    if len({(rows, length) for rows, length, _ in reductions}) > 1:
+        return True
+    hints = {hint for _, _, hint in reductions}
+    return reductions[0][1] <= _HELD[hints.pop() if len(hints) == 1 else "default"]
+
+
 def _both_ways(
     reductions: Sequence[tuple[int, int, Hint]], movers: Sequence[Mover], cores: int
 ) -> Tile:

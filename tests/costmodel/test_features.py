@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -260,3 +261,71 @@ def test_featurising_is_cheap(profile: DeviceProfile, softmax: Problem):
         best = min(best, (time.perf_counter() - start) / len(groups))
     # 150 us is the budget; a loaded machine gets twice that.
     assert best < 300e-6
+
+
+def test_the_first_of_several_results_alone_takes_less(profile: DeviceProfile) -> None:
+    gpu = msgspec.structs.replace(profile, key="cuda-t", kind="cuda", cores=132)
+    rows, length = 65536, 2048
+    n = rows * length
+    whole = Access("x", "contiguous", n, 4 * n, 4, 1, f"i0 : {n}")
+
+    def part(i: int) -> Node:
+        out = Access(f"buf{i}", "contiguous", rows, 4 * rows, 4, 1, f"i0 : {rows}")
+        ops = (("load", 1), ("reduction", 1), ("store_reduction", 1))
+        ranges = ((rows,), (length,))
+        kind = "online_softmax_reduce"
+        name = f"op{i}"
+        return Node(
+            name, "reduction", "cuda", rows, length, ranges, kind, (whole,), (out,), ops, (), "",
+            i, 0.0, 0, "s",
+        )  # fmt: skip
+
+    made = [Buffer(f"buf{i}", 4 * rows, "float32", False, True, ()) for i in range(2)]
+    x = Buffer("x", 4 * n, "float32", True, False, ("op0", "op1"))
+    featurizer = Featurizer(Problem("p", "inference", (part(0), part(1)), (x, *made), (), ()), gpu)
+    both, first, second = featurizer.batch([("op0", "op1"), ("op0",), ("op1",)])
+    at = COLUMN["online_softmax"]
+    assert first[at] == 0.0
+    # The sum of exponentials needs the maximum, so that both are computed for it.
+    assert second[at] == both[at] > 0.0
+    assert roofline_us(first[None])[0] < roofline_us(second[None])[0]
+
+
+def test_a_kernel_that_starts_again_reads_again(profile: DeviceProfile) -> None:
+    gpu = msgspec.structs.replace(profile, key="cuda-t", kind="cuda", cores=132)
+    rows, length = 320, 12544
+    n = rows * length
+    x = Access("x", "contiguous", n, 4 * n, 4, 1, f"i0 : {n}")
+
+    def sums(i: int) -> Node:
+        out = Access(f"buf{i}", "contiguous", rows, 4 * rows, 4, 1, f"i0 : {rows}")
+        ops = (("load", 1), (("mul", "add")[i], 1), ("reduction", 1), ("store_reduction", 1))
+        ranges = ((rows,), (length,))
+        return Node(
+            f"op{i}", "reduction", "cuda", rows, length, ranges, "sum", (x,), (out,), ops, (), "",
+            i, 0.0, 0, f"s{i}", hint="inner",
+        )  # fmt: skip
+
+    after = Node(
+        "op2", "pointwise", "cuda", rows, 1, ((rows,), ()), "",
+        (Access("buf0", "contiguous", rows, 4 * rows, 4, 1, f"i0 : {rows}"),),
+        (Access("buf2", "contiguous", rows, 4 * rows, 4, 1, f"i0 : {rows}"),),
+        (("load", 1), ("add", 1), ("store", 1)), (), "", 2, 0.0, 0, "s2",
+    )  # fmt: skip
+    buffers = (
+        Buffer("x", 4 * n, "float32", True, False, ("op0", "op1")),
+        Buffer("buf0", 4 * rows, "float32", False, False, ("op2",)),
+        Buffer("buf1", 4 * rows, "float32", False, True, ()),
+        Buffer("buf2", 4 * rows, "float32", False, True, ()),
+    )
+    needs = (Dependency("op2", "op0", "buf0"),)
+    problem = Problem("p", "inference", (sums(0), sums(1), after), buffers, needs, ())
+    featurizer = Featurizer(problem, gpu)
+    once, twice = ("op0", "op1", "op2"), ("op0", "op2", "op1")
+    one, two, unordered = featurizer.batch([once, twice, frozenset(once)])
+    assert (one[COLUMN["passes"]], two[COLUMN["passes"]]) == (1, 2)
+    assert two[COLUMN["reread"]] > one[COLUMN["reread"]] == 0.0
+    assert two[COLUMN["rounds"]] > one[COLUMN["rounds"]]
+    np.testing.assert_array_equal(unordered, one)
+    assert featurizer.key(once) != featurizer.key(twice)
+    assert featurizer.key(once[:2]) == frozenset(once[:2])

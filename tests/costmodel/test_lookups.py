@@ -61,3 +61,59 @@ def test_computed_places_are_near_each_other(gpu: DeviceProfile) -> None:
     assert features(loaded=False)[COLUMN["line_bytes"]] > 0.0
     slow, fast = (roofline_us(features(loaded)[None])[0] for loaded in (True, False))
     assert slow > 2 * fast
+
+
+def resized(index: str, extents: tuple[int, int]) -> Problem:
+    """An image of 512 planes, twice as large either way, by tables of rows and of columns."""
+    rows, columns = extents
+    turns, size = 512 * rows * columns, 512 * rows * columns // 4
+    reads = (
+        Access("image", "gather", turns, 4 * size, 4, 0, index),
+        Access("rows", "broadcast", turns, 8 * rows, 8, 0, f"i0 : {rows}"),
+        Access("columns", "broadcast", turns, 8 * columns, 8, 1, f"i0 : {columns}"),
+    )
+    node = msgspec.structs.replace(
+        lookup(loaded=True).nodes[0],
+        numel=turns,
+        ranges=((512, rows, columns), ()),
+        reads=reads,
+        writes=(Access("out", "contiguous", turns, 4 * turns, 4, 1, f"i0 : {turns}"),),
+        ops=(("indirect_indexing", 2), ("load", 3), ("store", 1)),
+    )
+    buffers = (
+        Buffer("image", 4 * size, "float32", True, False, ("op0",)),
+        Buffer("rows", 8 * rows, "int64", True, False, ("op0",)),
+        Buffer("columns", 8 * columns, "int64", True, False, ("op0",)),
+        Buffer("out", 4 * turns, "float32", False, True, ()),
+    )
+    return Problem("resized", "inference", (node,), buffers, (), ())
+
+
+def test_tables_of_the_loops_lead_from_neighbour_to_neighbour(gpu: DeviceProfile) -> None:
+    plane = 148 * 148
+    near = Featurizer(resized(f"{plane}*i0 + 148*tmp0 + tmp1 : 512", (296, 296)), gpu)
+    far = Featurizer(resized(f"i0 + {148 * 512}*tmp0 + 512*tmp1 : 512", (296, 296)), gpu)
+    sectors = [f.group(["op0"])[COLUMN["sector_bytes"]] for f in (near, far)]
+    turns = 512 * 296 * 296
+    # What is stored, a quarter of it read, and the table of columns for each row of a block; of
+    # channels that lie innermost each is on its own.
+    assert 2 ** sectors[0] == pytest.approx(4 * turns * (1 + 0.25 + 0.58), rel=0.05)
+    assert sectors[1] - sectors[0] > 0.8
+    assert near.group(["op0"])[COLUMN["random_bytes"]] == 0.0
+
+
+def test_an_update_each_turn_is_counted(gpu: DeviceProfile) -> None:
+    def features(itemsize: int) -> np.ndarray:
+        added = Access("out", "atomic", 64, 64 * itemsize, itemsize, 64, "64*i0 + tmp0 : 64")
+        problem = lookup(loaded=True)
+        node = msgspec.structs.replace(problem.nodes[0], writes=(added,))
+        out = Buffer("out", 4096 * itemsize, "float", False, True, ())
+        buffers = (*problem.buffers[:2], out)
+        changed = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
+        return Featurizer(changed, gpu).group(["op0"])
+
+    whole, half = features(4), features(2)
+    assert 2 ** whole[COLUMN["atomic_updates"]] == pytest.approx(_OUT, rel=0.01)
+    assert 2 ** whole[COLUMN["atomic_hits"]] == pytest.approx(_OUT / 4096, rel=0.01)
+    assert whole[COLUMN["atomic_halves"]] == 0.0
+    assert roofline_us(half[None])[0] > 10 * roofline_us(whole[None])[0]

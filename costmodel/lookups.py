@@ -1,0 +1,35 @@
+"""Where a node's lookups lead: anywhere, as loaded indices do, or on as its loops do.
+
+Judges by the accesses and operations of one node alone; indices themselves are not known.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from fusewise.schedule.problem import Node, Problem
+
+#: Dtypes of indices.
+_INTEGER: Final = re.compile(r"int(16|32|64)$")
+
+
+def follows_loops(node: Node, problem: Problem) -> bool:
+    """Whether a node looks up where its loops say, one place after the other.
+
+    It computes where, as interpolation does, or has a table with one place for each turn of a loop.
+    Whoever loads an index of another kind may be sent anywhere.
+    """
+    if not any(a.kind in ("gather", "atomic") for a in (*node.reads, *node.writes)):
+        return False
+    loops = (*node.ranges[0], *node.ranges[1])
+    found = any(name == "index_expr" for name, _ in node.ops)
+    for access in node.reads:
+        buffer = problem.buffer_by_name.get(access.buffer)
+        if access.kind == "gather" or buffer is None or not _INTEGER.search(buffer.dtype):
+            continue
+        entries = access.bytes // max(access.itemsize, 1)
+        if entries not in loops or entries == access.touched:
+            return False
+        found = True
+    return found
