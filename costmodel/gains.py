@@ -24,8 +24,12 @@ from fusewise.schedule.schedule import NODE, Choice
 #: ``setting``: about how all of a graph is lowered, fused as the compiler does. ``value``: store or
 #: inline single values. ``split``: parts of reductions. ``plan``: another partition. ``launches``:
 #: small kernels in common ones. ``code``: all else about how kernels are fused and written.
-GainKind = Literal["setting", "value", "split", "plan", "launches", "code"]
-KINDS: Final[tuple[GainKind, ...]] = get_args(GainKind)
+#: ``products``: products in another precision, of which the rates are probed.
+GainKind = Literal["setting", "value", "split", "plan", "launches", "code", "products"]
+#: Half intervals for what rests on no record but on what was probed on the device itself.
+PROBED: Final[Mapping[GainKind, float]] = {"products": 0.5}
+#: Kinds that there are records of.
+KINDS: Final[tuple[GainKind, ...]] = tuple(k for k in get_args(GainKind) if k not in PROBED)
 
 #: Version of the rule that :class:`Gains` are made for.
 RULE_VERSION: Final = 1
@@ -43,6 +47,8 @@ CAUTIONS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 LAUNCH_SHARE: Final = 0.7
 #: Choices about all of a graph that change how reductions are cut.
 _SPLITTING: Final = "split_reductions"
+#: Choice about all of a graph in which precision it multiplies.
+_PRODUCTS: Final = "wide_products"
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -74,7 +80,7 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
 
     def asked(self, kinds: Iterable[GainKind]) -> float | None:
         """Half intervals for a schedule that is of all these kinds; None for never."""
-        found = [self.caution.get(kind) for kind in kinds]
+        found = [self.caution.get(kind, PROBED.get(kind)) for kind in kinds]
         known = [one for one in found if one is not None]
         return None if len(known) < len(found) else max(known, default=0.0)
 
@@ -135,6 +141,8 @@ def kinds_of(
     for choice in lowering:
         if choice.name.startswith(SPLIT) or choice.name == _SPLITTING:
             found.add("split")
+        elif choice.name == _PRODUCTS:
+            found.add("products")
         else:
             found.add("value" if choice.name.startswith(NODE) else "setting")
     for choice in codegen:

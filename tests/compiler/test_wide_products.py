@@ -119,3 +119,25 @@ def test_measuring_tries_it(live: Any, store: Path) -> None:
     assert report.fallback is None
     tried = [c for c in report.candidates if CHOICE in c.schedule.lowering]
     assert any(c.status == "measured" for c in tried)
+
+
+@pytest.mark.parametrize(("slower", "taken"), [(50.0, True), (1.5, False)], ids=["slow", "fast"])
+def test_a_prediction_is_enough_where_the_device_is_known_to_be_slow(
+    live: Any, tmp_path: Path, profiled: Path, *, slower: float, taken: bool
+) -> None:
+    profile = device_profile(torch.device("cpu"), profiled.parent)
+    known = msgspec.structs.replace(profile, half_gfs=profile.flops_gfs / slower)
+    (tmp_path / "devices").mkdir()
+    path = tmp_path / "devices" / f"{profile.key}.json"
+    path.write_bytes(msgspec.json.encode(known))
+    make = live.Make("cpu", torch.bfloat16)
+    args = (make.tensor(256, 256), make.tensor(256, 256) / 16)
+
+    def f(x: Any, y: Any) -> Any:
+        return (x @ y @ y).relu()
+
+    options = {"fusewise.store": str(tmp_path / "store.duckdb"), "fusewise.mode": "predict"}
+    live.difference([torch.compile(f, backend="fusewise", options=options)(*args)], [f(*args)])
+    (report,) = fusewise.reports()
+    assert report.fallback is None and report.chosen is not None
+    assert (CHOICE in report.chosen.schedule.lowering) is taken

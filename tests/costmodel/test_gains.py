@@ -110,6 +110,14 @@ def test_without_a_record_what_is_usual_holds(model: Any, profile: DeviceProfile
     assert not any(USUAL["cpu"].may([kind]) for kind in KINDS)
 
 
+def test_products_rest_on_what_was_probed(model: Any) -> None:
+    kinds = kinds_of((Choice("wide_products", True),), (), own_plan=True)
+    assert kinds == {"products"}
+    for gains in (USUAL["cpu"], OWN, OWN.on_another_device()):
+        assert gains.asked(kinds) == 0.5
+    assert USUAL["cpu"].asked([*kinds, "plan"]) is None
+
+
 def test_what_was_not_trained_on_the_device_has_to_be_surer(
     model: Any, profile: DeviceProfile
 ) -> None:
