@@ -29,6 +29,10 @@ _STRIDED_OF_COPY: Final = 1 / 8
 _ATOMIC_OF_GATHERS: Final = 1 / 2
 _CONTENDED_OF_ATOMIC: Final = {"cpu": 25.0, "cuda": 1.0}
 _GATHERED_BYTES: Final = 4
+#: GFLOP/s of a thread that no processor reaches with vectors of 32 bytes.
+_WIDE_GFLOPS: Final = 130.0
+#: Bytes of a vector, by what torch calls the processor's instructions.
+_VECTORS: Final = {"AVX512": 64, "AVX2": 32, "DEFAULT": 16}
 
 
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,11 +73,20 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: Rate of matrix multiplication of 16-bit values on a CPU, GFLOP/s; one without instructions
     #: for them takes a hundred times as long as in fp32. 0 where unknown and on a GPU.
     half_gfs: float = 0.0
+    #: CPU: bytes of the widest vector that one instruction takes; 0 where unknown.
+    vector_width: int = 0
 
     @property
     def multiplies_half_fast(self) -> bool:
         """Whether products of 16-bit values are at least as fast as in fp32, as far as is known."""
         return self.kind == "cuda" or self.half_gfs >= self.flops_gfs
+
+    @property
+    def vector_bytes(self) -> int:
+        """``vector_width``; where unknown it is told from what a thread multiplies."""
+        if self.vector_width or self.kind != "cpu":
+            return self.vector_width
+        return 64 if self.flops_gfs > _WIDE_GFLOPS * max(self.threads, 1) else 32
 
     @property
     def strided(self) -> float:
@@ -189,6 +202,9 @@ def probe_device(device: torch.device, *, seconds: float = 0.0) -> DeviceProfile
         threads=threads,
         cache_bytes=cache_bytes,
         cores=cores,
+        vector_width=_VECTORS.get(torch.backends.cpu.get_cpu_capability(), 0)
+        if kind == "cpu"
+        else 0,
         **rates,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 import numpy as np
 
 from fusewise.costmodel.atomics import updates_counted
+from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import (
     COLUMN,
@@ -89,6 +90,7 @@ _TILE = (
     "round_bytes",
 )
 _TILE_AT = _columns(_TILE)
+_LOOPS_AT = _columns(WORK)
 _SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
 _LOG_AT = [i for i, feature in enumerate(FEATURES) if feature.unit.startswith("log2")]
 _DEVICE_AT = _columns(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
@@ -121,6 +123,7 @@ class Featurizer:
         self._order = [node.order for node in nodes]
         self._meeting = Meeting(problem, profile, nodes, self._rank)
         blocks = profile.kind == "cuda"
+        self._work = None if blocks else Work(problem, profile, nodes, self._rank)
         self._frames = Frames(nodes, self._meeting.followed) if blocks else Frames((), ())
         hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced = [
@@ -195,6 +198,12 @@ class Featurizer:
             rows[:, _TILE_AT] = [
                 self._tile(ids, row, each)
                 for ids, row, each in zip(members, rows, met, strict=True)
+            ]
+        if self._work is not None:
+            distinct = rows[:, _DISTINCT_AT].sum(axis=1).tolist()
+            rows[:, _LOOPS_AT] = [
+                self._work.columns(ids, each, size)
+                for ids, each, size in zip(members, met, distinct, strict=True)
             ]
         rows[:, _DEVICE_AT] = self._device
         self._derive(rows)

@@ -116,6 +116,8 @@ class Met(NamedTuple):
     #: Nodes whose loops are turned round, and the one whose loops they are turned to.
     crossed: Collection[int]
     main: int
+    #: For each node, how many reductions must be done before its loops start.
+    levels: Mapping[int, int]
 
 
 class _Touch(NamedTuple):
@@ -242,19 +244,20 @@ class Meeting:
                 else:
                     removed.add(w.buffer)
                     total[_STORES_REMOVED] += w.bytes
-        passes, inputs, loads, kept = self._load(
-            ids, total, written, made, crossed, moving, loops or self._passes(ids), left_behind
+        levels = loops or self._passes(ids)
+        inputs, loads, kept = self._load(
+            ids, total, written, made, crossed, moving, levels, left_behind
         )
         total[_FIRST_COUNT:_NOT_SUMMED] = (
             len({self._shapes[i] for i in ids}),
-            passes,
+            1 + max(levels.values()),
             inputs,
             len(stored),
             len(removed),
             loads,
             kept / len(ids),
         )
-        return Met(total[:_NOT_SUMMED], moving, crossed, main)
+        return Met(total[:_NOT_SUMMED], moving, crossed, main, levels)
 
     def _crossed(self, ids: Sequence[int]) -> tuple[int, Collection[int]]:
         """The group's main node, and the nodes whose loops are turned round to share its own.
@@ -289,8 +292,8 @@ class Meeting:
         moving: list[Moving],
         level: Mapping[int, int],
         left_behind: Collection[int],
-    ) -> tuple[int, int, int, int]:
-        """Add the reads to ``total``; passes, inputs, loads and node steps that values are kept."""
+    ) -> tuple[int, int, int]:
+        """Add the reads to ``total``; inputs, loads and node steps that values are kept."""
         seen: dict[int, int] = {}
         left: dict[int, float] = {}
         last: dict[int, int] = {}
@@ -335,7 +338,7 @@ class Meeting:
                 total[_LINE] += r.line
                 total[_RANDOM] += r.random
         kept = sum(position - made[buffer] for buffer, position in last.items())
-        return 1 + max(level.values()), len(left), len(seen), kept
+        return len(left), len(seen), kept
 
     def _passes(self, ids: Sequence[int]) -> dict[int, int]:
         """How many times loops must have ended before each node can run."""

@@ -1,0 +1,213 @@
+"""How Inductor writes the loops of nodes in C++: which are vectorised, and what threads share.
+
+The rules are those of ``TilingSelect``, ``LoopNest.max_parallel_depth`` and
+``CppKernel.decide_parallel_depth`` in torch/_inductor/codegen/cpp.py, told from loops and accesses
+alone. Nothing here is of a GPU, and nothing here knows what an operation costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from fusewise.costmodel.layout import layout_of
+from fusewise.schedule.problem import Node, Problem
+
+#: Iterations for each thread from which Inductor runs a loop nest on several
+#: (``config.cpp.min_chunk_size``).
+_CHUNK: Final = 512
+#: Turns of a reduction, for each turn of the loops around it, beyond which it is shared instead.
+_LONG: Final = 300
+#: Accesses that jump, and their part of the operations, from which nothing is vectorised.
+_MANY_JUMPS, _JUMP_SHARE = 35, 0.12
+#: Operations from which a loop is vectorised although it is shorter than a quarter of a vector.
+_WORTH: Final = 10
+#: Dtypes of two bytes, of which a vector holds twice as many.
+_LOW: Final = frozenset({"torch.bfloat16", "torch.float16"})
+_VECTORISED: Final = _LOW | {
+    "torch.float64",
+    "torch.float32",
+    "torch.bool",
+    "torch.uint8",
+    "torch.int8",
+    "torch.int32",
+    "torch.int64",
+    "torch.float8_e4m3fn",
+    "torch.float8_e5m2",
+}
+#: What a loop body has beside operations.
+_NO_OPERATION: Final = frozenset({"output", "constant", "get_index", "ops"})
+_FLOAT_BYTES: Final = 4
+
+
+class NodeLoops(NamedTuple):
+    """One node's loops and how its accesses move under them."""
+
+    #: Extents of the loops that turn more than once, outermost first.
+    loops: tuple[int, ...]
+    #: How many of these are outside its reduction.
+    outer: int
+    #: Turns of all loops, and of those outside the reduction.
+    total: int
+    rows: int
+    reduces: bool
+    #: Its dtype of two bytes, "" where it has none or several.
+    low: str
+    #: Whether it can be vectorised at all.
+    vectors: bool
+    #: Accesses that go on by one element, and by more, with each loop.
+    along: tuple[int, ...]
+    jumps: tuple[int, ...]
+    operations: int
+
+
+class Nest(NamedTuple):
+    """How the loops of some nodes are written."""
+
+    #: Extents of its loops.
+    loops: tuple[int, ...]
+    #: Loops that are vectorised: none, one, or the two sides of a tile that is transposed.
+    tiled: tuple[int, ...]
+    #: Elements of a vector; 1 where there is none.
+    lanes: int
+    #: Turns in all, those of a vector counting one.
+    steps: float
+    #: Threads that share it evenly; 1 where it is not shared.
+    workers: float
+    shared: bool
+    #: Whether vectors lie along what is reduced.
+    reduced: bool
+
+
+def node_loops(node: Node, problem: Problem) -> NodeLoops:
+    """The loops of a node of ``problem``."""
+    loops = tuple(extent for extent in (*node.ranges[0], *node.ranges[1]) if extent > 1)
+    along, jumps = [0] * len(loops), [0] * len(loops)
+    dtypes = set()
+    for access in (*node.reads, *node.writes):
+        buffer = problem.buffer_by_name.get(access.buffer)
+        if buffer is not None and buffer.dtype:
+            dtypes.add(buffer.dtype)
+        layout = layout_of(access, loops)
+        if layout is None:
+            continue
+        for i, step in enumerate(layout.steps):
+            if step == 1:
+                along[i] += 1
+            elif step:
+                jumps[i] += 1
+    low = dtypes & _LOW
+    return NodeLoops(
+        loops=loops,
+        outer=sum(extent > 1 for extent in node.ranges[0]),
+        total=node.numel * node.rnumel,
+        rows=node.numel,
+        reduces=node.rnumel > 1,
+        low=next(iter(low)) if len(low) == 1 else "",
+        vectors=node.kind not in ("scan", "sort") and dtypes <= _VECTORISED,
+        along=tuple(along),
+        jumps=tuple(jumps),
+        operations=sum(
+            count
+            for name, count in node.ops
+            if name not in _NO_OPERATION and not name.startswith("masked_subblock")
+        ),
+    )
+
+
+def main_of(nodes: Sequence[NodeLoops]) -> NodeLoops:
+    """The node whose loops all of them run under."""
+    return nodes[0] if len(nodes) == 1 else max(nodes, key=lambda n: (n.reduces, n.total))
+
+
+def nest_of(
+    nodes: Sequence[NodeLoops], threads: int, vector_bytes: int, most: int | None = None
+) -> Nest:
+    """How nodes that run under the same loops are written.
+
+    Args:
+        nodes: at least one.
+        threads: that the program may use.
+        vector_bytes: that an instruction takes.
+        most: how many of the outer loops may be shared; None for all.
+    """
+    main = main_of(nodes)
+    loops = main.loops
+    if not loops:
+        return Nest(loops, (), 1, float(main.total), 1.0, False, False)
+    along, jumps = list(main.along), list(main.jumps)
+    for node in nodes:
+        if node is not main and node.loops == loops:
+            for i in range(len(loops)):
+                along[i] += node.along[i]
+                jumps[i] += node.jumps[i]
+    low = {node.low for node in nodes}
+    lanes = full = vector_bytes // _FLOAT_BYTES
+    if len(low) == 1 and "" not in low:
+        lanes *= 2
+    tiled = _tiled(main, nodes, along, jumps, lanes)
+    if lanes > full and any(loops[i] < lanes for i in tiled):
+        lanes = full
+    steps = float(main.total)
+    for at in tiled:
+        steps = steps / loops[at] * -(-loops[at] // lanes)
+    if len(tiled) > 1:
+        steps *= lanes
+    shared, workers = _spread(main, tiled, lanes, threads, most)
+    reduced = bool(tiled) and tiled[-1] >= main.outer
+    return Nest(loops, tiled, lanes if tiled else 1, steps, workers, shared, reduced)
+
+
+def _tiled(
+    main: NodeLoops,
+    nodes: Sequence[NodeLoops],
+    along: Sequence[int],
+    jumps: Sequence[int],
+    lanes: int,
+) -> tuple[int, ...]:
+    """Positions of the loops that are vectorised (``TilingSelect.select_tiling``)."""
+    if not all(node.vectors for node in nodes):
+        return ()
+    last = len(along) - 1
+    contiguous = [i for i, count in enumerate(along) if count]
+    only = [i for i in contiguous if not jumps[i]]
+    if len(contiguous) == 2 and not only and contiguous[-1] == last:  # noqa: PLR2004 - two sides
+        return tuple(contiguous)
+    if only:
+        at = only[-1]
+    elif contiguous:
+        at = max(contiguous, key=lambda i: (along[i], i))
+    else:
+        at = last
+    operations = sum(node.operations for node in nodes)
+    if jumps[at] >= _MANY_JUMPS or jumps[at] >= _JUMP_SHARE * max(operations, 1):
+        return ()
+    short = main.loops[at] < lanes / 4
+    return () if short and not main.reduces and operations < _WORTH else (at,)
+
+
+def _spread(
+    main: NodeLoops, tiled: Collection[int], lanes: int, threads: int, most: int | None
+) -> tuple[bool, float]:
+    """Whether threads share a nest, and among how many it is spread evenly."""
+    if threads <= 1:
+        return False, 1.0
+    loops = main.loops
+    begin, end = (0, main.outer) if main.outer else (0, len(loops))
+    if 0 < main.outer < len(loops):
+        turns = [extent // lanes if i in tiled else extent for i, extent in enumerate(loops)]
+        if math.prod(turns[:end]) * _LONG < turns[end]:
+            begin, end = end, len(loops)
+    if most is not None:
+        end = min(end, begin + most)
+    left, parts, shares = float(main.total), 1, 1
+    at = begin
+    while at < end and parts < 2 * threads and parts != threads and left // threads >= _CHUNK:
+        parts *= loops[at]
+        shares *= -(-loops[at] // lanes) if at in tiled else loops[at]
+        left /= loops[at]
+        at += 1
+    if at == begin:
+        return False, 1.0
+    return True, shares / -(-shares // threads)
