@@ -96,3 +96,24 @@ def _longest(needs: Sequence[Collection[int]]) -> list[int]:
             if waiting[user] == 0:
                 ready.append(user)
     return depth
+
+
+def launches_saved(
+    problem: Problem, plan: Plan, us: Sequence[float], launch_us: float
+) -> int | None:
+    """Launches fewer where the compiler puts all together that it can, groups taking ``us`` each.
+
+    None where that puts in what had better be left out, so that it tells nothing of better sets.
+    """
+    free = unmixed(problem, plan)
+    sets: dict[int, int] = {}
+    fits: dict[int, bool] = {}
+    for at, (names, depth) in enumerate(zip(plan.groups, depths(problem, plan), strict=True)):
+        if is_loop(problem, names):
+            small = us[at] <= SMALL * launch_us
+            sets[depth] = sets.get(depth, 0) + 1
+            fits[depth] = fits.get(depth, True) and small and free[at] and one_way(problem, names)
+    shared = {depth: n for depth, n in sets.items() if n > 1}
+    if not all(fits[depth] for depth in shared):
+        return None
+    return sum(n - -(-n // MOST_IN_LAUNCH) for n in shared.values())

@@ -32,6 +32,8 @@ from fusewise.training.base import open_base
 from fusewise.training.companions import Companions
 from fusewise.training.curve import CurvePoint, learning_curve
 from fusewise.training.evaluate import Evaluation, Judge
+from fusewise.training.foreseen import foreseen, record_made
+from fusewise.training.foresight import Foresight
 from fusewise.training.judged import JudgedKernels, judged_schedules
 from fusewise.training.out_of_range import OutOfRange, out_of_range
 from fusewise.training.scores import Judgement
@@ -63,6 +65,9 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     tuned: Parameters = {}
     #: The learning curve, where it was asked for.
     curve: tuple[CurvePoint, ...] = ()
+    #: What comes of choosing schedules by prediction alone, on graphs held out; None where no
+    #: other schedules than the compiler's own were measured of any.
+    foresight: Foresight | None = None
     #: What came of leaving classes and sizes out, where it was asked for.
     out_of_range: OutOfRange | None = None
     #: Device of the model that answered, where none was trained for this one.
@@ -167,15 +172,17 @@ def train(
     if strange:
         trained_on = JudgedKernels(fitted, source.problems())
         unknown = out_of_range(trained_on, labels, estimator, progress)
+    gains = record_made(source, profile, fitted, labels, fit, families)
+    candidate.model_ = candidate.model_.with_gains(gains)
     final = take(samples, split.final)
     # Families that come back for the last fit may come from the base, too.
     out_for_good = set(families) - {str(family) for family in final.family}
     kept = fit(final, split.labels[split.final], out_for_good)
+    kept.model_ = kept.model_.with_gains(gains)
     if companions is not None:
         final, _ = companions.beside(final, split.labels[split.final], out_for_good)
-    manifest = _manifest(kept, final, profile, found, source, adaptation)
-    if companions is not None:
-        manifest = msgspec.structs.replace(manifest, companions=companions.devices)
+    devices = () if companions is None else companions.devices
+    manifest = _manifest(kept, final, profile, found, source, adaptation, devices)
     model = kept.model_.renamed(manifest.name)
     path = save_model(SavedModel(model, manifest), source.home, out)
     source.record(
@@ -197,6 +204,7 @@ def train(
         n_schedules_skipped=found.skipped,
         base=base or "",
         tuned=tuned,
+        foresight=foreseen(source, held, profile, candidate.model_),
         curve=points,
         out_of_range=unknown,
         model_id=manifest.id,
@@ -237,6 +245,7 @@ def _manifest(
     found: Evaluation,
     source: Source,
     adaptation: Adaptation | None,
+    companions: tuple[str, ...],
 ) -> Manifest:
     model = estimator.model_
     created = source.created()
@@ -254,6 +263,7 @@ def _manifest(
         name=source.model_name(profile.key, model.id, created),
         id=model.id,
         profile=profile,
+        companions=companions,
         dataset_hash=digest.hexdigest(),
         kernels=len(samples),
         graphs=len(set(samples.graph_key)),

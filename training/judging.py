@@ -18,6 +18,7 @@ from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.splits import split_groups
 from fusewise.datasets.store import Store
 from fusewise.training.fit import Trained, TrainingReport, judge_of
+from fusewise.training.foreseen import foreseen
 from fusewise.training.judged import JudgedKernels
 from fusewise.training.out_of_range import out_of_range
 from fusewise.training.source import source_of
@@ -75,6 +76,7 @@ def evaluate(
         roofline=found.roofline,
         baselines=found.baselines,
         n_schedules_skipped=found.skipped,
+        foresight=foreseen(source, held, profile, model),
         out_of_range=unknown,
         borrowed_from=model.lender.key if isinstance(model, BorrowedModel) else "",
         model_id=model.id,

@@ -66,6 +66,10 @@ class Source(Protocol):
         """Measured schedules of the device that a model may be judged by."""
         ...
 
+    def all_schedules(self, device_key: str) -> ScheduleSamples:
+        """Measured schedules of the device, those to learn from and those to judge by."""
+        ...
+
     def problems(self) -> Problems:
         """The problems that kernels were taken from, by their key."""
         ...
@@ -138,6 +142,10 @@ class StoreSource:
         """See :class:`Source`."""
         return self.store.schedule_samples(device_key=device_key)
 
+    def all_schedules(self, device_key: str) -> ScheduleSamples:
+        """See :class:`Source`."""
+        return self.store.schedule_samples(device_key=device_key)
+
     def problems(self) -> Problems:
         """See :class:`Source`."""
         return self.store.problems()
@@ -201,6 +209,10 @@ class DatasetSource:
     def schedules(self, device_key: str) -> ScheduleSamples:
         """Those of the test split."""
         return self.dataset.schedules(split="test", device_key=device_key)
+
+    def all_schedules(self, device_key: str) -> ScheduleSamples:
+        """See :class:`Source`."""
+        return self.dataset.schedules(device_key=device_key)
 
     def problems(self) -> Problems:
         """See :class:`Source`."""

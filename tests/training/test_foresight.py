@@ -1,0 +1,148 @@
+"""Records of choosing by prediction: what passes, what does not, and what real schedules give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.gains import (
+    CAUTIONS,
+    LAUNCH_SHARE,
+    RISK,
+    USUAL,
+    Difference,
+    GainKind,
+    Gains,
+    gains_of,
+)
+from fusewise.costmodel.roofline import Roofline
+from fusewise.datasets.dataset import load
+from fusewise.datasets.samples import ScheduleSamples
+from fusewise.training.foresight import (
+    ENOUGH,
+    Tried,
+    foresight,
+    gains_from,
+    record_of,
+    tried_schedules,
+)
+
+
+def tried(
+    graph: int, ratio: float, saved: float = 10.0, unsure: float = 10.0, kind: GainKind = "setting"
+) -> Tried:
+    """One of a graph of 100 us that is ``ratio`` times as fast."""
+    gain = Difference(saved, unsure)
+    return Tried(f"g{graph}", frozenset({kind}), gain, 100.0, math.log(ratio))
+
+
+def many(count: int, ratio: float, start: int = 0, **told: Any) -> list[Tried]:
+    return [tried(start + at, ratio, **told) for at in range(count)]
+
+
+def test_of_each_graph_the_one_that_surely_saves_most_is_taken() -> None:
+    some = [tried(0, 0.9, 12.0, 8.0), tried(0, 1.2, 10.0, 1.0), tried(1, 1.5, 0.5)]
+    # In the second graph too little is saved.
+    assert record_of(some, 0.0) == pytest.approx(record_of(some[:1], 0.0))
+    careful = record_of(some, 0.5)
+    assert (careful.taken, careful.slower) == (1, 0)
+    assert careful.gain == pytest.approx(math.log(1.2))
+    assert record_of(some, 1.0).taken == 1 and record_of(some[:1], 2.0).taken == 0
+    # A percent is no loss.
+    assert record_of([tried(0, 0.995)], 0.0).slower == 0
+
+
+def test_a_kind_passes_with_the_least_caution_that_holds() -> None:
+    good = many(3 * ENOUGH, 1.05, unsure=5.0)
+    assert gains_from(good, "cpu").caution["setting"] == CAUTIONS[0]
+    bad = many(ENOUGH, 0.8, start=1000, unsure=40.0)
+    found = gains_from([*good, *bad], "cpu")
+    # What is so unsure is out where a part of the intervals is held against it.
+    caution = found.caution["setting"]
+    assert caution is not None and 40.0 * caution >= 10.0 and 5.0 * caution < 10.0
+    assert found.records["setting"].slower == 0
+    worse = gains_from([*good, *many(ENOUGH, 0.8, start=1000, unsure=5.0)], "cpu")
+    assert worse.caution["setting"] is None
+    assert worse.records["setting"].slower == ENOUGH
+
+
+def test_where_too_few_were_taken_what_is_usual_holds() -> None:
+    few = many(ENOUGH - 1, 1.3)
+    assert gains_from(few, "cpu").caution == USUAL["cpu"].caution
+    assert gains_from([], "cuda").caution == USUAL["cuda"].caution
+    ruined = gains_from(many(ENOUGH, 0.5), "cuda")
+    assert ruined.caution["setting"] is None and ruined.may(["launches"])
+
+
+def test_one_unlucky_pick_does_not_undo_many() -> None:
+    enough = math.ceil(2 / RISK)
+    luck = [*many(enough - 1, 1.1), tried(-1, 0.9)]
+    assert gains_from(luck, "cpu").caution["setting"] == CAUTIONS[0]
+    assert gains_from(luck[2:], "cpu").caution["setting"] is None
+
+
+def test_what_comes_of_it_over_all_graphs() -> None:
+    some = [*many(2, 1.21, kind="launches"), *many(1, 0.9, start=2), *many(3, 2.0, 3, kind="plan")]
+    gains = Gains(caution={"launches": 0.0, "setting": 0.0})
+    found = foresight(some, gains)
+    assert found is not None
+    assert (found.graphs, found.taken, found.slower) == (6, 3, 1)
+    assert found.worst == pytest.approx(0.9)
+    assert found.gain == pytest.approx((1.21**2 * 0.9) ** (1 / 6))
+    assert found.best_gain == pytest.approx((1.21**2 * 2.0**3) ** (1 / 6))
+    assert found.share == pytest.approx(math.log(found.gain) / math.log(found.best_gain))
+    assert foresight([], gains) is None
+    nothing = foresight(many(2, 0.9), Gains(caution={}))
+    assert nothing is not None and nothing.share is None and nothing.taken == 0
+
+
+@pytest.fixture(scope="module")
+def real() -> tuple[DeviceProfile, Sequence[Tried]]:
+    """Schedules of a few families, predicted by the roofline."""
+    data = load("h200")
+    (device,) = data.devices()
+    profile = msgspec.convert(device.profile, DeviceProfile)
+    families = {"generated/sgd", "generated/group_norm", "timm/dla"}
+    samples = [s for s in data.schedules() if s.family in families]
+    model = Roofline(profile)
+    found = tried_schedules(
+        ScheduleSamples(tuple(samples), data.problems),
+        profile,
+        data.extern_times(profile.key),
+        lambda sample: None if sample.family == "timm/dla" else model,
+    )
+    return profile, found
+
+
+def test_measured_schedules_are_told_apart_by_kind(
+    real: tuple[DeviceProfile, Sequence[Tried]],
+) -> None:
+    profile, found = real
+    assert {one.kinds for one in found} >= {
+        frozenset({"setting"}),
+        frozenset({"plan"}),
+        frozenset({"launches"}),
+    }
+    for one in found:
+        assert one.total_us > 0.0 and one.gain.unsure_us >= 0.0
+        if one.kinds != {"launches"}:
+            assert one.launches_us == 0.0
+            continue
+        launches = one.launches_us / profile.launch_us
+        assert launches == pytest.approx(round(launches)) and launches >= 1
+        assert one.gain.saved_us == pytest.approx(LAUNCH_SHARE * one.launches_us)
+
+
+def test_common_launches_of_small_kernels_gain_what_is_foreseen(
+    real: tuple[DeviceProfile, Sequence[Tried]],
+) -> None:
+    profile, found = real
+    launches = [one for one in found if one.kinds == {"launches"}]
+    told = foresight(launches, gains_of(Roofline(profile), "cuda"))
+    assert told is not None and told.taken > 0
+    assert told.slower == 0 and told.gain > 1.0
