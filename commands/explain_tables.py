@@ -60,10 +60,15 @@ def show_program(explained: ExplainedProgram, shown: Filter) -> None:
         raise PlanError(
             f"no graph has a node {unknown[0]!r}",
             subject="--node",
-            remedy="leave it out to see the nodes",
+            remedy="see them with --nodes",
         )
     for graph in explained.graphs:
         _show_graph(graph, shown)
+    if not explained.graphs:
+        click.echo(
+            f"{explained.program} has no graph that computes anything: Dynamo captured none "
+            "(TORCH_LOGS=graph_breaks tells why)"
+        )
 
 
 def _all_nodes(graph: ExplainedGraph) -> tuple[ExplainedNode, ...]:
@@ -74,6 +79,9 @@ def _show_graph(graph: ExplainedGraph, shown: Filter) -> None:
     console = result_console()
     console.rule(f"{graph.kind} graph", align="left")
     nodes = len(graph.chosen_nodes or graph.nodes)
+    if not nodes:
+        click.echo("no nodes: it only takes views of its inputs")
+        return
     click.echo(
         f"{nodes} nodes, {_running(graph.groups)} kernels and library calls, "
         f"{_plan(graph.plan)}, by {graph.model}; schedule: {_origin(graph.plan)}"
@@ -83,7 +91,7 @@ def _show_graph(graph: ExplainedGraph, shown: Filter) -> None:
             f"Inductor's own: {_running(graph.default_groups)} kernels and library calls, "
             f"{_plan(graph.default_plan)}"
         )
-    for line in (*_rewrites(graph), *_inlining(graph, shown), *_rules(graph)):
+    for line in (*_rewrites(graph), *_inlining(graph, shown), *_within(graph), *_rules(graph)):
         click.echo(line)
     if graph.why is not None:
         show_why(graph.why, shown.rows)
@@ -160,6 +168,14 @@ def _inlining(graph: ExplainedGraph, shown: Filter) -> list[str]:
         for d in again[: max(3, shown.rows // 5)]
     ]
     return lines
+
+
+def _within(graph: ExplainedGraph) -> list[str]:
+    """What Inductor fuses by itself, inside one node of the graph."""
+    if not graph.within:
+        return []
+    told = ", ".join(f"{name} ({count} operators)" for name, count in graph.within.items())
+    return [f"within the graph, fused by Inductor alone and not told here: {told}"]
 
 
 def _nodes(graph: ExplainedGraph, shown: Filter) -> Table:

@@ -47,8 +47,7 @@ def visit_graphs(
     except FusewiseError:
         raise
     except Exception as error:
-        # What Dynamo wraps says in its first line only that something was raised.
-        cause = getattr(error, "inner_exception", error)
+        cause = _raised(error)
         lines = str(cause).strip().splitlines()
         raise CorpusError(
             f"it does not run compiled: {type(cause).__name__}: {lines[0] if lines else ''}",
@@ -59,6 +58,17 @@ def visit_graphs(
         torch._dynamo.reset()
     if backend.error is not None:
         raise backend.error
+
+
+def _raised(error: BaseException) -> BaseException:
+    """What was raised at first: what Dynamo makes of it only says that something was."""
+    cause: BaseException = getattr(error, "inner_exception", error)
+    while type(cause).__module__.startswith("torch._dynamo"):
+        before = cause.__cause__ or cause.__context__
+        if before is None:
+            break
+        cause = before
+    return cause
 
 
 def size_of(graph: GraphCompile) -> int:

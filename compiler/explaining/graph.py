@@ -41,6 +41,7 @@ from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.fusion_trace import trace_fusion
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.legality import InductorLegality
+from fusewise.compiler.inductor.origins import operations_within
 from fusewise.compiler.inductor.source_lines import source_lines
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.session import Session, device_of, unmeasurable
@@ -206,6 +207,7 @@ class GraphExplainer:
             chosen_edges=seen.edges if own_choices else (),
             candidates=explained_candidates(candidates, choice, default.view.plan),
             why=why,
+            within={name: len(inner) for name, inner in operations_within(self._graph.gm)},
             rules=choice.rules,
             not_measured=not_measured,
         )

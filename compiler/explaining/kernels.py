@@ -184,5 +184,7 @@ def explained_plan(view: View, groups: Sequence[ExplainedGroup]) -> ExplainedPla
         predicted_us=whole.us,
         predicted_low_us=whole.low_us,
         predicted_high_us=whole.high_us,
-        measured_us=sum(us for us in times if us is not None) if None not in times else None,
+        measured_us=sum(us for us in times if us is not None)
+        if times and None not in times
+        else None,
     )

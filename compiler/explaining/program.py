@@ -1,7 +1,8 @@
 """Explaining a whole program: each of its graphs where Inductor compiles it.
 
-Puts the parts of the explanation together. The program is compiled and run once, by Inductor's own
-schedule, so that a backward graph comes with the strides that it will have.
+Puts the parts of the explanation together. The program is run once: forward and backward graphs
+compiled by Inductor's own schedule, so that a backward graph comes with the strides that it will
+have; inference graphs as they were captured, operator by operator.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.fx
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 import fusewise
-from fusewise.compiler.explaining.counterfactual import (
-    Question,
-)
+from fusewise.compiler.explaining.counterfactual import Question
 from fusewise.compiler.explaining.graph import GraphExplainer, Wish
 from fusewise.compiler.explaining.report import (
     ExplainedGraph,
@@ -107,6 +108,11 @@ def explain_call(
     return explain_program(sample, wish)
 
 
+def has_inner_graphs(gm: torch.fx.GraphModule) -> bool:
+    """Whether an operator of the graph runs graphs of its own: branches, loops."""
+    return any(isinstance(child, torch.fx.GraphModule) for child in gm.children())
+
+
 class _Explainer:
     """The graphs of one program, one after the other."""
 
@@ -129,18 +135,50 @@ class _Explainer:
         if graph.kind != "backward" or self.heard:
             self._shared = list(self.heard)
         self.heard.clear()
+        output = None
         if not self._wish.kinds or graph.kind in self._wish.kinds:
-            explainer = GraphExplainer(self._session, self._wish, graph, self._passes, self._watch)
-            self.found.append(explainer.explained())
-            self.unresolved = explainer.unresolved or self.unresolved
+            output = self._explained(graph)
+        if output is None:
             self._watch(f"{graph.kind}: compiling")
-        output = graph.compile(None, None)
+            output = graph.compile(None, None)
         self.heard.clear()
         return output
 
+    def _explained(self, graph: GraphCompile) -> Any | None:
+        """Explain a graph where Inductor lowers it; its code where that was compiled for it."""
+        explainer = GraphExplainer(self._session, self._wish, graph, self._passes, self._watch)
+        # The strides of what an inference graph gives are those of the captured program anyway.
+        runs_captured = graph.kind == "inference" and not has_inner_graphs(graph.gm)
+        failures: list[Exception] = []
+        found: list[ExplainedGraph] = []
+
+        def look() -> bool:
+            try:
+                found.append(explainer.explained())
+            except Exception as error:  # noqa: BLE001 - Inductor would wrap it; it is raised below
+                failures.append(error)
+                return False
+            self._watch(f"{graph.kind}: compiling")
+            return not runs_captured
+
+        output = None
+        if self._session.options.rules is None:
+            output = graph.compile_after(look, measured=False, cached=False)
+        if failures:
+            raise failures[0]
+        if not found:
+            # Where nothing waited, or rules are to have their way before there is a lowering.
+            found.append(explainer.explained())
+        self.found.extend(found)
+        self.unresolved = explainer.unresolved or self.unresolved
+        return make_boxed_func(graph.gm.forward) if runs_captured else output
+
     def _passes(self) -> tuple[ExplainedRewrite, ...]:
         """What changed the graph in hand on its way; call it after the first lowering."""
-        told = [r for r in (*self._shared, *self.heard) if r.changed or not r.name]
+        # Other lowerings of the same graph may have come after the first.
+        ends = (at for at, r in enumerate(self.heard) if r.stage == "post-grad" and not r.name)
+        first = self.heard[: next(ends, len(self.heard)) + 1]
+        told = [r for r in (*self._shared, *first) if r.changed or not r.name]
         return tuple(
             ExplainedRewrite(
                 stage=rewrite.stage,

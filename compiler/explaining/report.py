@@ -245,6 +245,9 @@ class ExplainedGraph(msgspec.Struct, frozen=True, kw_only=True):
     #: What the schedule was chosen among, Inductor's own first.
     candidates: tuple[ExplainedCandidate, ...] = ()
     why: Why | None = None
+    #: Graphs within the graph, of branches and loops, by name, with how many operators each has:
+    #: Inductor fuses in them by itself, and their fusions are not told.
+    within: dict[str, int] = {}
     #: What came of the user's rules; None where there are none.
     rules: RulesReport | None = None
     #: Why nothing was timed, where it was to be.

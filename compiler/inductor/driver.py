@@ -52,6 +52,7 @@ _T = TypeVar("_T")
 #: Settings that the compiler of the kernels is called by and that leave no trace in their code,
 #: with the value that makes no difference.
 _FLAGS = {"cpp.enable_floating_point_contract_flag": "off"}
+_UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
 _COMMENT = re.compile(r"^\s*(#|//).*\n?", re.MULTILINE)
 
 
@@ -206,7 +207,9 @@ class GraphCompile:
         ):
             return self._run(interceptor)
 
-    def compile_after(self, visit: Callable[[], bool], *, measured: bool) -> Any | None:
+    def compile_after(
+        self, visit: Callable[[], bool], *, measured: bool, cached: bool = True
+    ) -> Any | None:
         """Compile as Inductor does, and have ``visit`` look at the graph once it is lowered.
 
         What is surveyed and generated meanwhile builds on that lowering. ``visit`` is not called
@@ -233,6 +236,7 @@ class GraphCompile:
         _forget_strides()
         with (
             self.settings(None),
+            nullcontext() if cached else inductor_config.patch(_UNCACHED),
             inlining.active(),
             standing(wait) if can_stand() else nullcontext(),
             prebuilt(kernel_library() if measured else ""),
@@ -275,7 +279,14 @@ class GraphCompile:
         Raises:
             PlanError: the plan, or a choice about a node, is illegal for this graph.
         """
-        applier = Applier(schedule.plan)
+        return self.generate_by(schedule, Applier(schedule.plan))
+
+    def generate_by(self, schedule: Schedule, applier: Applier) -> Program:
+        """:meth:`generate` with an applier of the schedule's plan that does more besides.
+
+        Raises:
+            PlanError: the plan, or a choice about a node, is illegal for this graph.
+        """
         if not self._build_waiting(schedule, applier, _inlining(schedule, record=True)):
             self.generate_through(schedule, StopAtProgram(applier))
         if applier.program is None:
@@ -367,10 +378,9 @@ class GraphCompile:
         return True
 
     def _lower(self, schedule: Schedule, interceptor: Interceptor, inlining: Inlining) -> None:
-        uncached = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
         with (
             self.settings(schedule),
-            inductor_config.patch(uncached),
+            inductor_config.patch(_UNCACHED),
             inlining.active(),
             kernels_by(schedule, self.rules),
             intercept(interceptor),

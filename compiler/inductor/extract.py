@@ -33,6 +33,12 @@ from fusewise.schedule.problem import (
 )
 
 _SchedulerNode = inductor_scheduler.BaseSchedulerNode
+#: Nodes of the wrapper's own: sizes that are read from a tensor, and checks of sizes.
+_SIZES: tuple[type, ...] = tuple(
+    getattr(ir, name)
+    for name in ("DynamicScalar", "AssertScalar", "DynamicSelectStorageOffset", "DynamicSliceSize")
+    if hasattr(ir, name)
+)
 
 
 def extract_problem(
@@ -120,7 +126,7 @@ def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
 
 
 def _kind(node: _SchedulerNode) -> NodeKind:
-    if isinstance(node, inductor_scheduler.NopKernelSchedulerNode):
+    if isinstance(node, inductor_scheduler.NopKernelSchedulerNode) or isinstance(node.node, _SIZES):
         return "nop"
     if node.is_foreach():
         return "foreach"

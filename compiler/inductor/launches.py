@@ -13,7 +13,7 @@ from typing import Any, Literal
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program, StopAtProgram
+from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Schedule
@@ -88,7 +88,5 @@ def generate_with_launches(
         PlanError: the plan is illegal for this graph.
     """
     recorder = _LaunchRecorder(schedule.plan)
-    graph.generate_through(schedule, StopAtProgram(recorder))
-    if recorder.program is None:
-        raise RuntimeError("Inductor ended without generating a program")
-    return recorder.program, tuple(recorder.launches)
+    program = graph.generate_by(schedule, recorder)
+    return program, tuple(recorder.launches)

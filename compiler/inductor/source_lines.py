@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -23,9 +23,11 @@ _LIBRARIES = (_TORCH, sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["pu
 
 
 def source_lines(
-    nodes: Iterable[inductor_scheduler.BaseSchedulerNode],
+    nodes: Sequence[inductor_scheduler.BaseSchedulerNode],
 ) -> dict[str, tuple[str, ...]]:
     """``file:line`` of each operator that ended up in a node, by node, without doubles.
+
+    What lowering adds, such as a copy into another layout, has the lines of what reads it.
 
     The innermost line outside of libraries; else, for a model that a library brings, outside of
     torch. In the order of the captured graph; empty where nothing is known.
@@ -42,7 +44,27 @@ def source_lines(
         ordered = sorted(origins, key=lambda origin: (position.get(origin, -1), str(origin)))
         lines = (_line(origin.meta.get("stack_trace") or "") for origin in ordered)
         found[node_name(node)] = tuple(dict.fromkeys(line for line in lines if line))
-    return found
+    return found | _of_readers(nodes, found)
+
+
+def _of_readers(
+    nodes: Sequence[inductor_scheduler.BaseSchedulerNode], found: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Lines of what lowering adds without an operator, such as a copy into another layout.
+
+    Those of the nodes that read it: it was made for them.
+    """
+    added: dict[str, tuple[str, ...]] = {}
+    # Backwards, so that a copy of a copy has lines as well.
+    for node in reversed(nodes):
+        name = node_name(node)
+        if found[name]:
+            continue
+        written = set(node.get_buffer_names())
+        readers = (node_name(n) for n in nodes if written & n.used_buffer_names() and n is not node)
+        lines = (line for reader in readers for line in added.get(reader, found[reader]))
+        added[name] = tuple(dict.fromkeys(lines))
+    return added
 
 
 def _line(trace: str) -> str:

@@ -20,7 +20,7 @@ from fusewise.compiler.explaining.report import ExplainedGraph
 from fusewise.compiler.inductor.refusals import Refusal
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.target import trains
-from fusewise.schedule.errors import PlanError
+from fusewise.schedule.errors import CorpusError, PlanError
 from fusewise.schedule.rules import at_most, rule_set
 from fusewise.schedule.rules import store as stored
 
@@ -116,7 +116,8 @@ def test_json_has_the_keys_that_are_promised(norms: ExplainedGraph) -> None:
     assert all(wanted <= set(group) for group in told["groups"])
 
 
-def test_rewrites_are_told_by_stage(store: Path) -> None:
+@pytest.mark.parametrize("predicted", [False, True])
+def test_rewrites_are_told_by_stage(store: Path, predicted: bool) -> None:
     def call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return x.double().float().relu() @ w + torch.full((9,), 2.0)
 
@@ -128,7 +129,7 @@ def test_rewrites_are_told_by_stage(store: Path) -> None:
         kwargs={},
         training=False,
     )
-    (graph,) = explain_program(sample, Wish(store=store)).graphs
+    (graph,) = explain_program(sample, Wish(store=store, predicted=predicted)).graphs
     stages = [rewrite.stage for rewrite in graph.rewrites if not rewrite.name]
     assert stages == ["pre-grad", "joint", "post-grad"]
     (joined,) = [r for r in graph.rewrites if r.name and "addmm.default" in r.added]
@@ -137,6 +138,75 @@ def test_rewrites_are_told_by_stage(store: Path) -> None:
     for rewrite in graph.rewrites:
         change = sum(rewrite.added.values()) - sum(rewrite.removed.values())
         assert rewrite.nodes_after - rewrite.nodes_before == change
+
+
+def _explained(
+    store: Path, module: Callable[..., Any], *args: Any, training: bool = False
+) -> ExplainedGraph:
+    sample = GraphSample(
+        name="call", family="call", module=module, args=args, kwargs={}, training=training
+    )
+    return explain_program(sample, Wish(store=store)).graphs[0]
+
+
+def test_what_lowering_adds_has_the_lines_of_what_reads_it(store: Path) -> None:
+    class Convolved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.convolution(x).relu()
+
+    torch.manual_seed(0)
+    graph = _explained(store, Convolved().train(), torch.randn(1, 3, 8, 8), training=True)
+    copies = [node for node in graph.nodes if not node.operators]
+    assert copies and all(node.kind == "pointwise" for node in copies)
+    (convolution,) = [n for n in graph.nodes if "aten.convolution.default" in n.operators]
+    assert {node.sources for node in copies} == {convolution.sources}
+    assert all(group.source for group in graph.groups)
+
+
+def test_sizes_that_are_read_from_a_tensor_are_no_kernels(store: Path) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return x.nonzero().sum(0)
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        graph = _explained(store, call, torch.eye(4))
+    kinds = [node.kind for node in graph.nodes]
+    assert "nop" in kinds and "extern" in kinds and "reduction" in kinds
+    for group in graph.groups:
+        (node,) = (n for n in graph.nodes if (n.name,) == group.nodes)
+        assert (group.bound_by == "nothing") == (node.kind == "nop")
+        assert (group.predicted_us == 0) == (node.kind == "nop")
+
+
+def test_graphs_within_a_graph_are_named(store: Path) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        def first(y: torch.Tensor) -> torch.Tensor:
+            return (y.sin() + 1).sum(0)
+
+        def second(y: torch.Tensor) -> torch.Tensor:
+            return y.amax(0)
+
+        chosen: torch.Tensor = torch.cond(x.sum() > 0, first, second, (x,))
+        return chosen * 2
+
+    within = _explained(store, call, torch.randn(8, 4)).within
+    assert list(within.values()) == [3, 1]
+
+
+def test_a_graph_that_computes_nothing_was_not_measured(store: Path) -> None:
+    graph = _explained(store, lambda x: x.reshape(4, 6).t(), torch.randn(6, 4))
+    assert graph.nodes == () and graph.plan.measured_us is None
+
+
+def test_what_a_program_raises_is_told_as_it_was_raised(store: Path) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return x @ torch.ones(3, 3)
+
+    with pytest.raises(CorpusError, match=r"must have same reduction dim, but got \[4, 4\]"):
+        _explained(store, call, torch.randn(4, 4))
 
 
 def test_a_rule_is_the_reason(norms: ExplainedGraph, store: Path) -> None:

@@ -14,6 +14,7 @@ function drawLowering(graph) {
     changes(r),
   ]);
   const inlined = told.inlining.filter((d) => d.outcome === "inline");
+  const within = Object.entries(told.within).map(([name, count]) => `${name} (${count} operators)`);
   const place = el("div", {});
   byId("lowering").replaceChildren(
     el("h2", { id: "lowering-title" }, "Before the scheduler"),
@@ -39,6 +40,13 @@ function drawLowering(graph) {
       ),
       place,
     ),
+    within.length
+      ? el(
+          "p",
+          {},
+          `Within the graph, fused by Inductor alone and not told here: ${within.join(", ")}`,
+        )
+      : "",
   );
 }
 
