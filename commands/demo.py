@@ -179,7 +179,7 @@ def _compile(program: Program) -> None:
     """Compile a program, check it against eager, and show what became of each of its graphs."""
     import torch
 
-    from fusewise.commands.report_table import candidates_table, phases
+    from fusewise.commands.report_table import candidates_table, costs, phases
     from fusewise.compiler.reports import reports
 
     console = result_console()
@@ -194,6 +194,8 @@ def _compile(program: Program) -> None:
         console.print()
         console.print(candidates_table(program.name, report))
         click.echo(f"seconds: {phases(report)}")
+        for line in costs(report):
+            click.echo(line)
         if report.fallback is not None:
             click.echo(f"fell back: {report.fallback}")
     click.echo(

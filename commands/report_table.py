@@ -50,6 +50,12 @@ def phases(report: GraphReport) -> str:
     return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.seconds.items())
 
 
+def costs(report: GraphReport) -> list[str]:
+    """What deciding cost and what it left out, a line each; none where nothing was decided."""
+    lines = [f"deciding: {report.cost}"] if report.cost else []
+    return lines + [f"not tried: {what}" for what in report.untried]
+
+
 def _what(candidate: Candidate) -> str:
     choices = (*candidate.schedule.lowering, *candidate.schedule.codegen)
     return ", ".join([candidate.origin, *(f"{choice.name}={choice.value}" for choice in choices)])

@@ -38,6 +38,7 @@ from fusewise.costmodel.gains import Kernel
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.schedule import Candidate
+from fusewise.search.finishing import Offer
 from fusewise.search.gate import MARGIN
 from fusewise.search.shortlist import shortlist
 
@@ -52,7 +53,7 @@ _SPARE = 3
 _BUILD_AT_LEAST = 0.6
 #: Seconds for loading a candidate and running it for the first time, and for a kernel that is tuned
 #: block size by block size or by coordinate descent.
-_LOAD_S, _TUNING_S = 0.15, {"autotune": 0.5, "descent": 4.0}
+_LOAD_S, _TUNING_S = 0.15, {"autotune": 0.5, "descent": 3.0}
 #: Seconds that have to be left for a second contest to begin.
 _SECOND_S = 3.0
 
@@ -135,19 +136,23 @@ class Contest:
             )
         own_us = default.predicted_us or 0.0
         gaining = [c for c in hopeful if (c.predicted_us or own_us) < own_us]
-        descents = int(self.purse.left() / _TUNING_S["descent"])
-        offers = first_offers(self.surveys, self.predictor, default.schedule, descents)
+        # What is promised decides how long it may take, and that whether kernels are tuned step by
+        # step.
+        promised = [offer.gain_us / own_us for offer in self._offers(default) if own_us]
+        promised += [bounds[c.schedule.id].sure for c in hopeful]
+        self.purse.promise = max(promised, default=0.0)
+        offers = self._offers(default)
         tried = [finished(default, offer) for offer in offers]
         ordered = [*gaining[:1], *self._by_experience(hopeful)[:1], *tried[:1]]
         if gaining:
             best = gaining[0]
-            on_best = first_offers(self.surveys, self.predictor, best.schedule, descents)
-            ordered += [finished(best, offer) for offer in on_best[:1]]
+            ordered += [finished(best, offer) for offer in self._offers(best)[:1]]
         ordered += [*tried[1:], *hopeful]
-        promised = [offer.gain_us / own_us for offer in offers if own_us]
-        promised += [bounds[c.schedule.id].sure for c in hopeful]
-        self.purse.promise = max(promised, default=0.0)
         return list({c.schedule: c for c in ordered}.values())
+
+    def _offers(self, candidate: Candidate) -> list[Offer]:
+        descents = int(self.purse.left() / _TUNING_S["descent"])
+        return first_offers(self.surveys, self.predictor, candidate.schedule, descents)
 
     def _bounds(self, default: Candidate, listed: Sequence[Candidate]) -> Mapping[str, _Bounds]:
         of_default = self.surveys[0].kernels(default, self.predictor)

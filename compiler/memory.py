@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import torch
@@ -15,6 +16,7 @@ import torch
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Survey
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.datasets.decided import Decided, Outcome
 from fusewise.datasets.rows import (
     CandidateSummary,
     DecisionRow,
@@ -44,6 +46,16 @@ class Remembered:
 _TAKEN_OVER = {"measure": ("measure",), "predict": ("predict",), "replay": ("measure", "predict")}
 
 
+def recall_at_once(store: Path, graph_key: str, device_key: str, mode: str) -> Remembered | None:
+    """The newest decision that holds in ``mode``, if it is to be had without opening the store.
+
+    Only the first of the modes that are taken over is looked for: a decision of another one might
+    not be the newest.
+    """
+    outcome = Decided(store).find(graph_key, device_key, _TAKEN_OVER[mode][0])
+    return None if outcome is None else _remembered(outcome)
+
+
 def recall(store: Store, graph_key: str, device_key: str, mode: str) -> Remembered | None:
     """The newest decision on a graph that holds in ``mode``, with its candidates.
 
@@ -54,8 +66,10 @@ def recall(store: Store, graph_key: str, device_key: str, mode: str) -> Remember
     """
     store.ingest()
     outcome = store.outcome(graph_key, device_key, _TAKEN_OVER[mode])
-    if outcome is None:
-        return None
+    return None if outcome is None else _remembered(outcome)
+
+
+def _remembered(outcome: Outcome) -> Remembered | None:
     candidates = []
     for summary in outcome.decision.candidates:
         schedule = outcome.schedules.get(summary.schedule_id)

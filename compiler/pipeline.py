@@ -25,7 +25,7 @@ from fusewise.compiler.inductor.settings import inductor_settings, known_setting
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import GraphJob
-from fusewise.compiler.memory import recall, remember
+from fusewise.compiler.memory import recall, recall_at_once, remember
 from fusewise.compiler.met import Met, first_device
 from fusewise.compiler.notices import tell_once, warn_once
 from fusewise.compiler.options import split_options
@@ -178,6 +178,7 @@ class _Compile:
         session, graph, report = self._session, self._graph, self._report
         device = device_of(graph.gm, graph.example_inputs)
         report.device = str(device)
+        self._purse.kind = device.type
         with report.phase("prepare"):
             predictor = session.predictor(device)
             with graph.settings(None):
@@ -210,7 +211,11 @@ class _Compile:
             self._check_rules(report.chosen)
             return self._compile(report.chosen)
         with report.phase("recall"):
-            remembered = recall(session.store, key.key, predictor.profile.key, session.options.mode)
+            asked = (key.key, predictor.profile.key, session.options.mode)
+            # The store is only opened where that is not enough.
+            remembered = recall_at_once(session.options.store, *asked) or recall(
+                session.store, *asked
+            )
         if remembered is None:
             return None
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -69,8 +69,28 @@ class Session:
         if key not in self._predictors:
             profile = device_profile(device, self.options.home)
             model = load_model(self.options.model, profile, self.options.home)
-            self._predictors[key] = Predictor(model, profile, self.store.extern_times(key))
+            self._predictors[key] = Predictor(model, profile, _ExternTimes(self, key))
         return self._predictors[key]
+
+
+class _ExternTimes(Mapping[str, float]):
+    """Microseconds of extern kernels on a device; the store is asked when they are first needed."""
+
+    def __init__(self, session: Session, key: str) -> None:
+        self._session, self._key = session, key
+
+    @cached_property
+    def _times(self) -> Mapping[str, float]:
+        return self._session.store.extern_times(self._key)
+
+    def __getitem__(self, signature: str) -> float:
+        return self._times[signature]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._times)
+
+    def __len__(self) -> int:
+        return len(self._times)
 
 
 def device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.device:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 SHARE = 0.9
 #: The same where a gain is promised of at least so much of the graph's time.
 PROMISED_SHARE, PROMISE = 2.0, 0.05
-#: Seconds that a program may take beside it in any case: a process has to start, however small the
-#: program is.
-LEAST_S = 2.0
+#: Seconds that a program may take beside it in any case, by kind of device: a process has to start,
+#: and to make a GPU its own, however small the program is.
+LEAST_S = {"cpu": 2.0, "cuda": 5.0}
 #: Seconds that Inductor's compile of a graph is taken to need where it came from a cache.
 _CACHED_S = 5.0
 
@@ -65,6 +65,8 @@ class GraphSpending:
     #: Seconds that it takes Inductor to lower the graph and generate its code once more: what
     #: another schedule costs after it was chosen.
     again_s: float = 0.0
+    #: Kind of the device that it runs on.
+    kind: str = "cpu"
     #: Share of its time that the graph might gain, as far as anything can be said.
     promise: float = 0.0
 
@@ -98,7 +100,7 @@ class GraphSpending:
         share = PROMISED_SHARE if self.promise >= PROMISE else SHARE
         # What was not spent on the program's graphs before is this one's, and no debt of theirs.
         spared = max(0.0, SHARE * self.program.own_s - self.program.extra_s)
-        return max(share * self.own_s + spared, LEAST_S - self.program.extra_s)
+        return max(share * self.own_s + spared, LEAST_S[self.kind] - self.program.extra_s)
 
     @property
     def looking_s(self) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -20,6 +19,7 @@ import msgspec
 import platformdirs
 
 from fusewise.datasets.database import LOCK_TIMEOUT, Database, blaming, transaction
+from fusewise.datasets.decided import Decided, Outcome
 from fusewise.datasets.ingest import IngestReport, has_news, ingest
 from fusewise.datasets.rows import (
     DecisionRow,
@@ -39,7 +39,6 @@ from fusewise.datasets.samples import (
 from fusewise.datasets.spool import SpoolWriter, spool_files
 from fusewise.datasets.tables import TABLES
 from fusewise.schedule.errors import StoreError
-from fusewise.schedule.schedule import Schedule
 
 
 def default_store_path() -> Path:
@@ -74,17 +73,6 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     spool_bytes: int
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What was decided on a graph."""
-
-    decision: DecisionRow
-    #: Schedules known for the graph, by id.
-    schedules: dict[str, Schedule]
-    #: Nodes of the graph; 0 where it was not kept.
-    nodes: int
-
-
 class Store:
     """A store at ``path``. Make it with :meth:`open`.
 
@@ -97,6 +85,7 @@ class Store:
         self.read_only = read_only
         self._database = Database(path, timeout=timeout)
         self._spool = SpoolWriter(path.with_name(path.name + ".spool"))
+        self._decided = Decided(path)
 
     @classmethod
     def open(
@@ -155,7 +144,10 @@ class Store:
                 read-only.
         """
         self._check_writable()
-        return self._spool.append([rows] if isinstance(rows, msgspec.Struct) else rows)
+        given = [rows] if isinstance(rows, msgspec.Struct) else list(rows)
+        count = self._spool.append(given)
+        self._decided.note(given)
+        return count
 
     def ingest(self) -> IngestReport:
         """Take in what all processes have left in the spool so far.
@@ -388,6 +380,7 @@ class Store:
                         with blaming(other_path):
                             table.stage_from(connection, "other")
                         merged[name] = table.merge_stage(connection)
+        self._decided.forget()
         return merged
 
     @contextmanager

@@ -7,6 +7,7 @@ calls a program.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -78,6 +79,11 @@ def precompile(
     """
     load_module(source, constants, settings, in_process=True)
     forget_kernels()
+
+
+def get_ready() -> None:
+    """Import what every generated program imports, which takes a second, before one is there."""
+    importlib.import_module("torch._inductor.select_algorithm")
 
 
 def forget_kernels() -> None:

@@ -23,7 +23,13 @@ import torch
 import torch.fx
 
 from fusewise.compiler.inductor.configurations import tune_warm
-from fusewise.compiler.inductor.program import Call, forget_kernels, load_module, load_program
+from fusewise.compiler.inductor.program import (
+    Call,
+    forget_kernels,
+    get_ready,
+    load_module,
+    load_program,
+)
 from fusewise.compiler.inductor.toolchain import trust_probes
 from fusewise.compiler.measuring import cuda_timing
 from fusewise.compiler.measuring.device import (
@@ -359,8 +365,11 @@ def serve(connection: Connection, worker: Worker | None = None) -> int:
         Exit status of the process.
     """
     worker = worker or Worker()
+    # The parent still lowers the graph.
+    get_ready()
     # What is loaded by now stays; collecting garbage need not go over it each time.
     gc.freeze()
+    gc.enable()
     while connection.poll(_IDLE_S):
         try:
             name, arguments = pickle.loads(connection.recv_bytes())
