@@ -142,7 +142,13 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
     # In a loop a block waits for what it loads before it goes on.
     waiting = _WAVE_US * waves + np.maximum(amount("rounds") - waves, 0.0) * turn
     means = (amount("welford") > 0) & (amount("persistent") == 0)
+<<<<<<< HEAD
     result: FloatArray = waiting + amount("combining") * np.where(means, _WELFORD_STEP_US, _STEP_US)
+=======
+    result: FloatArray = waiting + amount("combining") * np.where(
+        means, _WELFORD_STEP_US, _STEP_US
+    )
+>>>>>>> ae3c5b1 (gpu)
     return result
 
 

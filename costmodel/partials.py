@@ -98,8 +98,13 @@ def node_sums(node: Node) -> list[float]:
         iterations * node.reduction_type.startswith("welford"),
         0.0,
         iterations * node.reduction_type.startswith("online_softmax"),
+<<<<<<< HEAD
         float(sum(a.touched for a in atomic)),
         sum(_hits(a) * a.touched for a in atomic if a.itemsize < _WHOLE),
+=======
+        float(sum(a.touched for a in node.writes if a.kind == "atomic")),
+        sum(_hits(a) * a.touched for a in node.writes if a.kind == "atomic" and a.itemsize < 4),
+>>>>>>> ae3c5b1 (gpu)
         address_operations(node),
     ]
 
