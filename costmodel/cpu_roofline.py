@@ -16,20 +16,20 @@ from fusewise.costmodel.interface import FloatArray
 #: A kernel on one thread is part of a function: nothing starts. Several are sent off and waited
 #: for: so much of the device's launch cost, and so many microseconds for each thread; each further
 #: loop nest waits once more.
-_SERIAL_US: Final = 0.0066
-_FORK_SHARE, _FORK_EACH_US, _BARRIER_EACH_US = 0.7, 0.365, 0.096
+_SERIAL_US: Final = 0.0067
+_FORK_SHARE, _FORK_EACH_US, _BARRIER_EACH_US = 0.735, 0.365, 0.099
 #: Bytes of a thread that stay in its own cache, and what it moves from there in a microsecond.
 _OWN_BYTES, _OWN_RATE = 2.0e6, 97e3
 #: Bandwidths that kernels reach, over those of copies: they read more than they write.
-_CACHE_SHARE, _COPY_SHARE = 0.77, 3.1
+_CACHE_SHARE, _COPY_SHARE = 0.78, 3.1
 #: Part of the last-level cache from which on kernels wait for memory.
 _SHARED_PART: Final = 0.055
 #: How fast the bounds pass over into each other.
 _SHARPNESS: Final = 3.0
 #: Bytes of lines, of stretches across, looked up and of what is overwritten, over copied bytes.
-_LINE, _ACROSS, _RANDOM, _IN_PLACE = 0.42, 0.68, 3.5, 0.46
+_LINE, _ACROSS, _RANDOM, _IN_PLACE = 0.40, 0.65, 1.0, 0.50
 #: Exponent at which memory and arithmetic add up: 1 would be one after the other.
-_OVERLAP: Final = 3.56
+_OVERLAP: Final = 3.07
 _NS: Final = 1e-3
 
 

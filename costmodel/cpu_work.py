@@ -45,6 +45,8 @@ class Cost(NamedTuple):
     scalar: float = 0.0
     #: For a vector that is put together to one value.
     end: float = 0.0
+    #: More for a vector that is loaded or stored in part.
+    part: float = 0.0
 
 
 #: Bytes of the vectors of the table, and how the time of an instruction grows with them.
@@ -52,30 +54,32 @@ _TABLE_BYTES: Final = 64
 _WIDTH_EXPONENT: Final = 0.7
 _FLOAT_BYTES: Final = 4
 _FREE: Final = Cost()
+#: How much longer masks, and parts of vectors, take narrower instructions, which have none.
+_NO_MASKS: Final = 3.3
 #: A turn of the loops; an access that jumps along a vector; a row of a tile that is transposed.
-_TURN: Final = Cost(0.66, scalar=0.07)
-_JUMP: Final = Cost(lane=0.71)
-_TILE: Final = Cost(4.3)
+_TURN: Final = Cost(0.55, scalar=0.06)
+_JUMP: Final = Cost(lane=0.73)
+_TILE: Final = Cost(4.2)
 #: Operations by what they cost. A comparison costs little until its result is stored.
 _OPERATIONS: Final = {
-    "abs add sub mul neg fma square relu maximum minimum": Cost(0.11, scalar=0.09),
+    "abs add sub mul neg fma square relu maximum minimum": Cost(0.11, scalar=0.08),
     "floor ceil round trunc sign floor_to_int ceil_to_int round_to_int trunc_to_int": Cost(
-        2.2, scalar=0.5
+        2.3, scalar=0.5
     ),
-    "truediv reciprocal sqrt rsqrt div_rn fmod mod remainder floordiv": Cost(1.72, scalar=0.65),
-    "exp exp2 expm1": Cost(11.4, scalar=3.1),
-    "log log2 log10 log1p": Cost(18.7, scalar=3.0),
-    "tanh": Cost(42.5, scalar=8.0),
-    "sigmoid": Cost(14.4, scalar=4.0),
-    "erf erfc erfinv": Cost(20.3, scalar=6.0),
+    "truediv reciprocal sqrt rsqrt div_rn fmod mod remainder floordiv": Cost(1.66, scalar=0.72),
+    "exp exp2 expm1": Cost(11.1, scalar=3.1),
+    "log log2 log10 log1p": Cost(19.7, scalar=3.0),
+    "tanh": Cost(42.9, scalar=8.0),
+    "sigmoid": Cost(14.7, scalar=4.0),
+    "erf erfc erfinv": Cost(20.0, scalar=6.0),
     "sin cos tan": Cost(5.3, scalar=5.8),
-    "pow": Cost(29.0, scalar=10.0),
+    "pow": Cost(29.6, scalar=10.0),
     "eq ne lt le gt ge and_ or_ xor logical_and logical_or logical_not logical_xor bitwise_and "
-    "bitwise_or bitwise_not bitwise_xor isnan isinf": Cost(0.05, scalar=0.1),
-    "where": Cost(0.45, scalar=0.1),
-    "to_dtype": Cost(0.08, scalar=0.07),
-    "index_expr indirect_indexing check_bounds": Cost(lane=0.05, scalar=0.11),
-    "masked": Cost(lane=0.37, scalar=0.2),
+    "bitwise_or bitwise_not bitwise_xor isnan isinf": Cost(0.04, scalar=0.1),
+    "where": Cost(0.46, scalar=0.1),
+    "to_dtype": Cost(0.06, scalar=0.08),
+    "index_expr indirect_indexing check_bounds": Cost(lane=0.03, scalar=0.11),
+    "masked": Cost(lane=0.42, scalar=0.2),
     "rand randn randint64": Cost(lane=10.0, scalar=10.0),
 }
 _OPERATION: Final = {name: cost for names, cost in _OPERATIONS.items() for name in names.split()}
@@ -87,31 +91,33 @@ _UNCOUNTED: Final = frozenset(
 )
 #: A step of a reduction by the first word of its type.
 _STEPS: Final = {
-    "sum": Cost(0.04, scalar=0.08, end=1.7),
-    "prod": Cost(0.04, scalar=0.08, end=1.7),
-    "welford": Cost(8.4, scalar=2.0, end=53.0),
-    "max": Cost(1.3, scalar=0.3, end=11.5),
-    "min": Cost(1.3, scalar=0.3, end=11.5),
+    "sum": Cost(0.05, scalar=0.07, end=1.6),
+    "prod": Cost(0.05, scalar=0.07, end=1.6),
+    "welford": Cost(8.5, scalar=2.0, end=51.0),
+    "max": Cost(1.4, scalar=0.3, end=11.1),
+    "min": Cost(1.4, scalar=0.3, end=11.1),
     "any": Cost(0.13, scalar=0.1, end=1.7),
 }
 _STEP: Final = Cost(5.0, scalar=1.0, end=20.0)
 #: Loads and stores by bytes of an element; elements of type bool are their own.
 _LOADS: Final = {
-    0: Cost(lane=1.47, scalar=0.1),
-    1: Cost(lane=0.42, scalar=0.1),
-    2: Cost(0.52, scalar=0.6),
-    4: Cost(0.06, scalar=0.07),
-    8: Cost(lane=0.04, scalar=0.13),
+    0: Cost(lane=1.02, scalar=0.1),
+    1: Cost(lane=0.9, scalar=0.1),
+    2: Cost(0.53, scalar=0.55, part=1.36),
+    4: Cost(0.07, scalar=0.06),
+    8: Cost(lane=0.03, scalar=0.12),
 }
 _STORES: Final = {
     0: Cost(lane=11.9, scalar=0.1),
     1: Cost(lane=0.2, scalar=0.1),
-    2: Cost(1.0, scalar=0.07),
-    4: Cost(0.1, scalar=0.5),
-    8: Cost(lane=0.57, scalar=0.12),
+    2: Cost(1.01, scalar=0.07, part=0.2),
+    4: Cost(0.13, scalar=0.51),
+    8: Cost(lane=1.34, scalar=0.12),
 }
-#: What accesses cost beside that which look their element up, or may meet those of other threads.
-_LOOKED_UP: Final = {"gather": Cost(lane=0.99, scalar=0.5), "atomic": Cost(lane=2.3, scalar=2.3)}
+#: What accesses cost beside that which look their element up, or add to what others may add to;
+#: the processor adds to no element of two bytes in one go.
+_GATHER: Final = Cost(lane=0.03, scalar=0.5)
+_ATOMIC, _ATOMIC_LOW = Cost(lane=2.2, scalar=2.2), Cost(lane=16.0, scalar=16.0)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -122,7 +128,7 @@ def _body_cost(ops: tuple[tuple[str, int], ...], reduction: str | None) -> Cost:
         ops: of its body, with how often each occurs.
         reduction: type of the reduction that it is; None where it is none.
     """
-    vector, lane, scalar, end = _TURN
+    vector, lane, scalar, end, _ = _TURN
     step = _FREE if reduction is None else _STEPS.get(reduction.split("_")[0], _STEP)
     costs = [
         (_OPERATION.get(name, _OTHER), count)
@@ -138,11 +144,22 @@ def _body_cost(ops: tuple[tuple[str, int], ...], reduction: str | None) -> Cost:
 
 
 @lru_cache(maxsize=256)
-def _access_cost(kind: str, width: int, written: bool) -> Cost:
-    """An access to elements of so many bytes, 0 for those of type bool."""
+def _access_cost(kind: str, width: int, written: bool, masks: float) -> Cost:
+    """An access to elements of so many bytes, 0 for those of type bool.
+
+    ``masks`` is how much longer they take than on the processor of the table.
+    """
     table = _STORES if written else _LOADS
-    cost, more = table.get(width, table[8]), _LOOKED_UP.get(kind, _FREE)
-    return cost._replace(lane=cost.lane + more.lane, scalar=cost.scalar + more.scalar)
+    cost = table.get(width, table[8])
+    lane = cost.lane * masks if width == 0 and not written else cost.lane
+    more = _FREE
+    if kind == "gather":
+        more = _GATHER
+    elif kind == "atomic":
+        more = _ATOMIC_LOW if width == 2 else _ATOMIC  # noqa: PLR2004 - bytes
+    return cost._replace(
+        lane=lane + more.lane, scalar=cost.scalar + more.scalar, part=cost.part * masks
+    )
 
 
 class Part(NamedTuple):
@@ -173,6 +190,7 @@ class Work:
         self._vector_bytes = profile.vector_bytes
         #: Time of an instruction over that of one on 64 bytes: wider ones do more.
         self._pace = (profile.vector_bytes / _TABLE_BYTES) ** _WIDTH_EXPONENT
+        masks = 1.0 if profile.vector_bytes >= _TABLE_BYTES else _NO_MASKS
         self.loops = [node_loops(node, problem) for node in nodes]
         self._costs = [
             _body_cost(node.ops, node.reduction_type if node.kind == "reduction" else None)
@@ -182,7 +200,7 @@ class Work:
         self._moves = [
             {
                 (a.buffer, a.index): _access_cost(
-                    a.kind, 0 if a.buffer in bools else a.itemsize, written
+                    a.kind, 0 if a.buffer in bools else a.itemsize, written, masks
                 )
                 for accesses, written in ((node.reads, False), (node.writes, True))
                 for a in accesses
@@ -206,10 +224,12 @@ class Work:
         nests: dict[int, Nest] = {}
         for part in self.parts(ids, met.levels):
             nests[id(part.nest)] = part.nest
-            vector, lane, one, end = self._costs[part.node]
+            vector, lane, one, end, _ = self._costs[part.node]
+            # Elements of two bytes beside wider ones fill half a vector.
+            halves = part.nest.lanes * 2 < self._vector_bytes
             for key in moved.get(part.node, ()):
                 cost = self._moves[part.node].get(key, _FREE)
-                vector += cost.vector
+                vector += cost.vector + cost.part * halves
                 lane += cost.lane
                 one += cost.scalar
             if part.nest.tiled:
