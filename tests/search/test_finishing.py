@@ -118,19 +118,22 @@ def test_large_kernels_extern_ones_and_other_kinds_stay_apart() -> None:
 
 
 def test_kernels_in_two_directions_stay_apart() -> None:
-    def turned(name: str, kind: str, stride: int) -> Node:
-        node = kernel(name, SMALL)
+    def turned(name: str, where: str, stride: int, ranges: Sequence[int] = (64, 64)) -> Node:
         access = Access(f"buf_{name}", "strided", SMALL, 4 * SMALL, 4, stride, "d1")
-        return msgspec.structs.replace(node, **{kind: (access,)})
+        changed = {"ranges": (tuple(ranges), ()), where: (access,)}
+        return msgspec.structs.replace(kernel(name, SMALL), **changed)
 
     nodes = [
         turned("written", "writes", 3),
         turned("read", "reads", 512),
         turned("halves", "reads", 2),
+        # One direction is all there is.
+        turned("column", "reads", 512, (SMALL, 1)),
+        turned("scalar", "writes", 0),
         kernel("plain", SMALL),
     ]
     sets = [combos(offer.choices)[0] for offer in finishes(nodes).each_together()]
-    assert sets == [("halves", "plain")]
+    assert sets == [("halves", "column", "scalar", "plain")]
 
 
 def test_reductions_along_both_directions_and_their_readers_stay_apart() -> None:
