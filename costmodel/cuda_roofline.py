@@ -17,53 +17,53 @@ from fusewise.costmodel.meeting import DISTINCT
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each), where all
 #: but the dearest are done while memory is waited for. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
-    "arithmetic": 0.058,
-    "division": 0.9,
-    "selection": 0.15,
-    "indexing": 1.4,
+    "arithmetic": 0.11,
+    "division": 1.1,
+    "selection": 0.13,
+    "indexing": 1.6,
     "conversion": 1.3,
     "random": 51.0,
-    "reducing": 1.0,
+    "reducing": 5.0,
     "address": 3.1,
-    "combined": 2.0,
+    "combined": 1.7,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
-_LOOPED: Final = {"welford": (8.7, 0.35), "online_softmax": (40.0, 10.0)}
+_LOOPED: Final = {"welford": (7.9, 0.24), "online_softmax": (40.0, 8.4)}
 #: Matrix products of 2-byte elements on a GPU, over those of 4-byte ones (H200: 989 to 67 TFLOP/s).
 _TENSOR_CORES: Final = 14.8
 #: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
-_CACHE_SHARE, _MEMORY_SHARE = 0.82, 1.09
+_CACHE_SHARE, _MEMORY_SHARE = 0.85, 1.11
 #: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
 #: does where there is more: what is read in turns throws out what comes next.
 _KEPT, _SUDDEN = 0.8, 8
 #: Time of a byte written over that of one read.
-_WRITTEN: Final = 1.08
+_WRITTEN: Final = 1.15
 #: Part of the sectors beyond the distinct bytes that comes from beyond a multiprocessor.
 _SECTOR_SHARE: Final = 0.046
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
 _TOUCHED_SHARE: Final = 0.7
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
 #: shares of the device's bandwidths that a single multiprocessor can draw.
-_GATHER_GAIN: Final = 4.2
-_DRAWS: Final = 1.05
+_GATHER_GAIN: Final = 4.3
+_DRAWS: Final = 1.0
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
-_EXPONENTIAL_SHARE: Final = 0.33
+_EXPONENTIAL_SHARE: Final = 0.36
 #: Cache lines that a multiprocessor looks up in a microsecond.
 _WAVEFRONTS_US: Final = 1300.0
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
-_NORM, _WAITING_NORM = 1.26, 1.44
+_NORM, _WAITING_NORM = 1.34, 1.77
 #: Microseconds until what a wave of blocks loads has arrived; what the next turn of a loop waits
 #: for, and more for each doubling of what is read beyond a megabyte, where the end of rows is
-#: masked, for each value loaded but one, and for each operation of a thread.
-_WAVE_US, _TURN_US, _FAR_US = 0.0091, 0.185, 0.021
-_MASKED_US, _LOAD_US, _OPERATION_US = 0.004, 0.0019, 0.0022
+#: masked, and for each operation of a thread.
+_WAVE_US, _TURN_US, _FAR_US = 0.0048, 0.186, 0.025
+_MASKED_US, _OPERATION_US = 0.003, 0.0027
 #: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it, and
 #: the most operations of a thread in one.
-_UNROLLED, _SHORT = 3.6, 9.0
+_UNROLLED, _SHORT = 3.7, 9.0
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.024, 0.036
+_STEP_US, _WELFORD_STEP_US = 0.025, 0.041
 #: An atomic update, and one of an element that others update too.
 _UPDATE_US, _HIT_US = 1.6e-6, 0.017
 #: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
@@ -131,24 +131,18 @@ def _together(one: FloatArray, other: FloatArray, norm: float) -> FloatArray:
 def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> FloatArray:
     """Microseconds that blocks of CUDA kernels spend waiting, one after the other."""
     waves = amount("waves")
-    loads = np.maximum(amount("loads") - 1.0, 0.0)
     even = np.minimum(amount("even"), 1.0)
     operations = amount("turn_operations")
     several = amount("welford") + amount("online_softmax") > 0
-    short = (even > 0) & (loads < 1) & ~several & (operations <= _SHORT)
+    single = np.maximum(amount("turn_loads"), amount("distinct_reductions")) <= 1
+    short = (even > 0) & single & ~several & (operations <= _SHORT)
     turn = _TURN_US + _FAR_US * np.log2(1.0 + distinct / 1e6)
     turn = np.where(short, turn / _UNROLLED, turn) + _MASKED_US * (1.0 - even)
-    turn += _LOAD_US * loads + _OPERATION_US * operations
+    turn += _OPERATION_US * operations
     # In a loop a block waits for what it loads before it goes on.
     waiting = _WAVE_US * waves + np.maximum(amount("rounds") - waves, 0.0) * turn
     means = (amount("welford") > 0) & (amount("persistent") == 0)
-<<<<<<< HEAD
     result: FloatArray = waiting + amount("combining") * np.where(means, _WELFORD_STEP_US, _STEP_US)
-=======
-    result: FloatArray = waiting + amount("combining") * np.where(
-        means, _WELFORD_STEP_US, _STEP_US
-    )
->>>>>>> ae3c5b1 (gpu)
     return result
 
 

@@ -78,6 +78,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("sector_bytes", "log2 bytes", "bytes of the sectors that the blocks touch, in all"),
     Feature("issued", "log2 accesses", "loads and stores that the warps issue, in all"),
     Feature("wavefronts", "log2 lines", "cache lines that these ask for"),
+    Feature("turn_loads", "count", "accesses that a turn of the loop in each block loads"),
     Feature("row_threads", "log2 threads", "threads that share a row of a reduction"),
     Feature("combined", "log2 operations", "steps in which these put their results together"),
     Feature("combining", "log2 steps", "such steps one after the other, of all waves"),

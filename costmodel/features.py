@@ -13,10 +13,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 import numpy as np
 
 from fusewise.costmodel.atomics import updates_counted
-<<<<<<< HEAD
 from fusewise.costmodel.cpu_work import WORK, Work
-=======
->>>>>>> ae3c5b1 (gpu)
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import (
     COLUMN,
@@ -91,6 +88,7 @@ _TILE = (
     "combining",
     "distinct_reductions",
     "round_bytes",
+    "turn_loads",
 )
 _TILE_AT = _columns(_TILE)
 _LOOPS_AT = _columns(WORK)
@@ -126,10 +124,7 @@ class Featurizer:
         self._order = [node.order for node in nodes]
         self._meeting = Meeting(problem, profile, nodes, self._rank)
         blocks = profile.kind == "cuda"
-<<<<<<< HEAD
         self._work = None if blocks else Work(problem, profile, nodes, self._rank)
-=======
->>>>>>> ae3c5b1 (gpu)
         self._frames = Frames(nodes, self._meeting.followed) if blocks else Frames((), ())
         hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced = [
@@ -217,11 +212,7 @@ class Featurizer:
         return rows
 
     def _done_once(self, row: FloatArray, ids: Sequence[int]) -> None:
-<<<<<<< HEAD
         """Take out of the sums in ``row`` what nodes do together, and what none of them needs."""
-=======
-        """Take out of the sums in ``row`` what nodes of a group do together, and what none needs."""
->>>>>>> ae3c5b1 (gpu)
         again = [i for i in ids if self._twin[i] != i and self._twin[i] in ids]
         if again:
             at = np.array(again, dtype=np.intp)
@@ -278,6 +269,7 @@ class Featurizer:
             weight * tile.waves * steps_each,
             len(kinds),
             tile.sectors * SECTOR_BYTES / (tile.waves * tile.turns),
+            tile.turn_loads,
         )
 
     def _members(self, names: Collection[str]) -> list[int]:
@@ -298,7 +290,6 @@ class Featurizer:
 
     def _loops(self, order: Sequence[int]) -> dict[int, int] | None:
         """Which loop each node is in, where a kernel of several nodes loops over reductions."""
-<<<<<<< HEAD
         if len(order) == 1 or not self._loops_over(order):
             return None
         return self._meeting.loops(order)
@@ -306,12 +297,6 @@ class Featurizer:
     def _loops_over(self, ids: Iterable[int]) -> bool:
         reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
         return bool(reductions) and not holds_rows(reductions)
-=======
-        reductions = [r for r in (self._reduced[i] for i in order) if r is not None]
-        if len(order) == 1 or not reductions or holds_rows(reductions):
-            return None
-        return self._meeting.loops(order)
->>>>>>> ae3c5b1 (gpu)
 
     def _derive(self, rows: FloatArray) -> None:
         """Fill the columns that follow from others. ``rows`` holds plain numbers, no logs yet."""

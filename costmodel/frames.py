@@ -15,7 +15,7 @@ from fusewise.schedule.problem import Node
 
 _Key = tuple[str, str]
 #: Bytes within which accesses of equal steps meet the same lines.
-_NEAR = 4096
+_NEAR = 1 << 15
 
 
 class Frames:

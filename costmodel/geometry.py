@@ -20,6 +20,7 @@ from fusewise.schedule.problem import Access
 _SYMBOL = 4096
 #: Names of values that an index was loaded or computed into.
 _LOADED: Final = re.compile(r"(tmp|indirect)\d+")
+_VARIABLE: Final = re.compile(r"(i|tmp|indirect)\d+")
 #: Elements that a vector load takes start at a multiple of so many bytes.
 _VECTOR_BYTES: Final = 16
 _OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
@@ -158,10 +159,7 @@ def formula_of(index: str) -> Formula | None:
     except (SyntaxError, RecursionError):
         return None
 
-    def at(values: Mapping[str, int]) -> int:
-        return _value(tree, values)
-
-    return Formula(names, sizes, at)
+    return Formula(names, sizes, _function(tree))
 
 
 def _is_readable(node: ast.expr) -> bool:
@@ -209,18 +207,66 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
 }
 
 
-def _value(node: ast.expr, values: Mapping[str, int]) -> int:
+def _function(tree: ast.expr) -> Callable[[Mapping[str, int]], int]:
+    """What a readable expression gives from values by name; those not named are 0."""
+    linear = _linear(tree)
+    if linear is None:
+        return _closure(tree)
+    factors = dict(linear)
+    constant = factors.pop("", 0)
+
+    def at(values: Mapping[str, int]) -> int:
+        total = constant
+        for name, value in values.items():
+            total += factors.get(name, 0) * value
+        return total
+
+    return at
+
+
+def _linear(node: ast.expr) -> dict[str, int] | None:
+    """Factors of the variables, and what is added under "", of a sum; None of anything else.
+
+    Most indices are sums, and these are quick to evaluate.
+    """
     match node:
         case ast.Constant(value=int(value)):
-            return value
+            return {"": value}
         case ast.Name(id=name):
-            if re.fullmatch(r"i\d+", name):
-                return values.get(name, 0)
-            return values.get(name, 0) if _LOADED.fullmatch(name) else _SYMBOL
+            return {name: 1} if _is_variable(name) else {"": _SYMBOL}
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            one, other = _linear(left), _linear(right)
+            if one is None or other is None:
+                return None
+            sign = 1 if isinstance(op, ast.Add) else -1
+            for name, factor in other.items():
+                one[name] = one.get(name, 0) + sign * factor
+            return one
+        case ast.BinOp(left=ast.Constant(value=int(value)), op=ast.Mult(), right=right):
+            found = _linear(right)
+            return None if found is None else {name: value * f for name, f in found.items()}
+    return None
+
+
+def _is_variable(name: str) -> bool:
+    return _VARIABLE.fullmatch(name) is not None
+
+
+def _closure(node: ast.expr) -> Callable[[Mapping[str, int]], int]:
+    match node:
+        case ast.Constant(value=int(value)):
+            return lambda _: value
+        case ast.Name(id=name):
+            if _is_variable(name):
+                return lambda values: values.get(name, 0)
+            return lambda _: _SYMBOL
         case ast.UnaryOp(operand=operand):
-            return -_value(operand, values)
+            inner = _closure(operand)
+            return lambda values: -inner(values)
         case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_value(left, values), _value(right, values))
+            one, other, combine = _closure(left), _closure(right), _OPERATORS[type(op)]
+            return lambda values: combine(one(values), other(values))
         case ast.Call(func=ast.Name(id=name), args=args):
-            return _FUNCTIONS[name](*(_value(a, values) for a in args))
+            given, function = [_closure(a) for a in args], _FUNCTIONS[name]
+            return lambda values: function(*(one(values) for one in given))
     raise AssertionError(f"{ast.dump(node)} was found readable")

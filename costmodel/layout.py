@@ -256,17 +256,9 @@ def moved(layout: Layout, sections: Sequence[Section]) -> tuple[float, float]:
         if part <= 1:
             continue
         if layout.steps[i] * layout.itemsize <= max(span * layout.itemsize, SECTOR_BYTES):
-<<<<<<< HEAD
             span += layout.steps[i] * (part - 1)
         else:
             count *= part
-=======
-            span += layout.steps[i] * (held[i] - 1)
-        elif layout.dwell:
-            count *= max(held[i] / layout.dwell[i], 1.0)
-        else:
-            count *= held[i]
->>>>>>> ae3c5b1 (gpu)
     if layout.anywhere:
         for i, step in enumerate(layout.steps):
             if not step:

@@ -180,11 +180,7 @@ class Meeting:
         self._rank = rank
         self._slots: dict[tuple[str, str], int] = {}
         self._buffer_ids: dict[str, int] = {}
-<<<<<<< HEAD
         self._follows = [follows_loops(node, problem) for node in nodes]
-=======
-        self._follows = [self._goes_along(node) for node in nodes]
->>>>>>> ae3c5b1 (gpu)
         self.followed = [
             {
                 (a.buffer, a.index): self._elements(a)
@@ -248,14 +244,9 @@ class Meeting:
                 else:
                     removed.add(w.buffer)
                     total[_STORES_REMOVED] += w.bytes
-<<<<<<< HEAD
         levels = loops or self._passes(ids)
         inputs, loads, kept = self._load(
             ids, total, written, made, crossed, moving, levels, left_behind
-=======
-        passes, inputs, loads, kept = self._load(
-            ids, total, written, made, crossed, moving, loops or self._passes(ids), left_behind
->>>>>>> ae3c5b1 (gpu)
         )
         total[_FIRST_COUNT:_NOT_SUMMED] = (
             len({self._shapes[i] for i in ids}),
@@ -301,13 +292,8 @@ class Meeting:
         moving: list[Moving],
         level: Mapping[int, int],
         left_behind: Collection[int],
-<<<<<<< HEAD
     ) -> tuple[int, int, int]:
         """Add the reads to ``total``; inputs, loads and node steps that values are kept."""
-=======
-    ) -> tuple[int, int, int, int]:
-        """Add the reads to ``total``; passes, inputs, loads and node steps that values are kept."""
->>>>>>> ae3c5b1 (gpu)
         seen: dict[int, int] = {}
         left: dict[int, float] = {}
         last: dict[int, int] = {}
@@ -367,41 +353,8 @@ class Meeting:
         return level
 
     def loops(self, order: Sequence[int]) -> dict[int, int]:
-<<<<<<< HEAD
         """Which loop over a reduction each node runs in; see :func:`loops_in`."""
         return loops_in(order, self._shapes, self._is_reduction, self._producers)
-=======
-        """Which loop over a reduction each node runs in when generated in this ``order``.
-
-        A node that needs what a reduction gives ends its loop, and so does one of the results'
-        own shape, whatever it needs (``SIMDScheduling.generate_node_schedule``).
-        """
-        rows = max(self._shapes[i][0] for i in order if self._is_reduction[i])
-        loop = 0
-        level: dict[int, int] = {}
-        above: dict[int, int] = {}
-        waiting = 0
-        started = False
-        for i in order:
-            before = 0
-            for producer, _ in self._producers[i]:
-                before |= above.get(producer, 0) | 1 << producer
-            above[i] = before
-            numel, length = self._shapes[i]
-            if numel == rows and length == 1:
-                loop += started
-                started, waiting = False, 0
-                level[i] = max(loop - 1, 0)
-                continue
-            if waiting & before:
-                loop += started
-                waiting = 0
-            started = True
-            level[i] = loop
-            if self._is_reduction[i]:
-                waiting |= 1 << i
-        return level
->>>>>>> ae3c5b1 (gpu)
 
     def _left_behind(self, ids: Sequence[int], loops: Mapping[int, int]) -> set[int]:
         """Buffers that one loop makes, element by element, and another reads."""
@@ -416,29 +369,6 @@ class Meeting:
             if math.prod(self._shapes[i]) > rows and made.get(r.buffer, loops[i]) != loops[i]
         }
 
-<<<<<<< HEAD
-=======
-    def _goes_along(self, node: Node) -> bool:
-        """Whether a node looks up where its loops say, one place after the other.
-
-        It computes where, as interpolation does, or has a table of places for each of its loops.
-        Whoever loads an index of another kind may be sent anywhere.
-        """
-        if not any(a.kind in ("gather", "atomic") for a in (*node.reads, *node.writes)):
-            return False
-        loops = (*node.ranges[0], *node.ranges[1])
-        tables = computed = False
-        for access in node.reads:
-            buffer = self._problem.buffer_by_name.get(access.buffer)
-            if access.kind != "gather" and buffer is not None and _INTEGER.search(buffer.dtype):
-                entries = access.bytes // max(access.itemsize, 1)
-                if entries not in loops or entries == access.touched:
-                    return False
-                tables = True
-        computed = any(name == "index_expr" for name, _ in node.ops)
-        return computed or tables
-
->>>>>>> ae3c5b1 (gpu)
     def _elements(self, access: Access) -> int:
         size = _size(access, self._problem.buffer_by_name.get(access.buffer))
         return size // max(access.itemsize, 1)

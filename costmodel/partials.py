@@ -7,6 +7,7 @@ of ``fusewise.costmodel.features``.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -98,13 +99,8 @@ def node_sums(node: Node) -> list[float]:
         iterations * node.reduction_type.startswith("welford"),
         0.0,
         iterations * node.reduction_type.startswith("online_softmax"),
-<<<<<<< HEAD
         float(sum(a.touched for a in atomic)),
         sum(_hits(a) * a.touched for a in atomic if a.itemsize < _WHOLE),
-=======
-        float(sum(a.touched for a in node.writes if a.kind == "atomic")),
-        sum(_hits(a) * a.touched for a in node.writes if a.kind == "atomic" and a.itemsize < 4),
->>>>>>> ae3c5b1 (gpu)
         address_operations(node),
     ]
 
@@ -114,15 +110,21 @@ def address_operations(node: Node) -> float:
 
     Each is done once, in however many indices it is; by a power of two it costs nothing.
     """
-    dear: set[str] = set()
-    for access in (*node.reads, *node.writes):
-        index, _, sizes = access.index.partition(" : ")
-        dear.update(text for text, number in _DIVIDED.findall(index) if not _is_power(number))
-        dear.update(_BOUNDED.findall(index))
-        # A flat position is taken apart into the turns of each loop.
-        loops = sizes.split(",")[1:]
-        dear.update(f"{i} {n}" for i, n in enumerate(reversed(loops)) if not _is_power(n))
+    dear = frozenset[str]().union(*(_dear(a.index) for a in (*node.reads, *node.writes)))
     return float(len(dear) * node.numel * node.rnumel)
+
+
+@lru_cache(maxsize=1 << 16)
+def _dear(text: str) -> frozenset[str]:
+    """What is dear in one index, each in words of its own."""
+    index, _, sizes = text.partition(" : ")
+    # A flat position is taken apart into the turns of each loop.
+    loops = sizes.split(",")[1:]
+    dear = [f"{i} {n}" for i, n in enumerate(reversed(loops)) if not _is_power(n)]
+    if "(" in index or "//" in index:
+        dear += [found for found, number in _DIVIDED.findall(index) if not _is_power(number)]
+        dear += _BOUNDED.findall(index)
+    return frozenset(dear)
 
 
 def _is_power(size: str) -> bool:

@@ -66,6 +66,8 @@ class Tile(NamedTuple):
     #: Loads and stores that all warps issue, and cache lines that these ask for.
     issued: float
     wavefronts: float
+    #: Values that a turn of the loop loads from new places.
+    turn_loads: int
 
 
 def tile_of(
@@ -194,10 +196,12 @@ def _tile(
     )
     whole = ((float(length), float(min(block.along, length))), *across)
     sectors = issued = wavefronts = 0.0
+    turn_loads = 0
     for m in movers:
         if m.again and persistent:
             continue
         full = length > 1 and m.total > rows
+        turn_loads += (full or length == 1) and not m.written
         sections = whole if full else across
         each, instructions, asked = _moves(m.layout, sections)
         times = programs * (turns if full else 1)
@@ -224,6 +228,7 @@ def _tile(
         sectors=sectors,
         issued=issued,
         wavefronts=wavefronts,
+        turn_loads=turn_loads,
     )
 
 
