@@ -233,11 +233,17 @@ def test_choices_about_nodes_are_data() -> None:
 
 def test_every_alternative_of_every_graph_holds(graph: Any) -> None:
     first = decided(graph)
-    wanted = {d.node: d.alternative for d in first.values() if d.alternative is not None}
-    wanted = _jointly(graph, wanted)
+    every = {d.node: d.alternative for d in first.values() if d.alternative is not None}
+    wanted = _jointly(graph, every)
     changed = decided(graph, wanted)
     assert list(changed) == [node for node in first if node in wanted or node in changed]
     assert {node: changed[node].outcome for node in wanted} == wanted
+    # What cannot be beside the rest can be by itself, and nothing of it was left out for nothing.
+    for node in every.keys() - wanted.keys():
+        assert decided(graph, {node: every[node]})[node].outcome == every[node]
+        with pytest.raises(PlanError, match=f"node '{node}' cannot be"):
+            decided(graph, {**wanted, node: every[node]})
+        assert changed[node].outcome == "store" and changed[node].rule not in OPTIONAL
 
 
 def _jointly(graph: Any, wanted: dict[str, Verdict]) -> dict[str, Verdict]:

@@ -16,6 +16,8 @@ from torch import nn
 import fusewise
 from fusewise.compiler import pipeline, ruled
 from fusewise.compiler.inductor.combos import parted
+from fusewise.compiler.inductor.driver import LiveGraph
+from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.reports import GraphReport
 from fusewise.datasets.rows import decode_problem
@@ -104,8 +106,26 @@ def groups_of(store: Path, report: GraphReport) -> list[set[str]]:
 NEVER = rules.never("aten.exp", "aten.sum")
 
 
-def test_never_holds_in_every_mode(compiled: Compiled, store: Path, tmp_path: Path) -> None:
+def chosen_groups(live: Any, report: GraphReport, args: Any) -> tuple[Problem, list[set[str]]]:
+    """The nodes that the chosen schedule is of, and the operators of each of its groups."""
+    assert report.chosen is not None and report.chosen.schedule.plan is not None
+    schedule = report.chosen.schedule
+    (graph,) = live.capture(live.UserProgram(softmax_and_tanh, args))
+    found: list[Problem] = []
+
+    def look(seen: LiveGraph) -> None:
+        found.append(extract_problem(seen.scheduler, seen.nodes, key="", kind="inference"))
+
+    with graph.context():
+        graph.compile.survey((*schedule.lowering, *schedule.codegen), look)
+    (problem,) = found
+    assert schedule.plan is not None
+    return problem, [operators(problem, group) for group in schedule.plan.groups]
+
+
+def test_never_holds_in_every_mode(compiled: Compiled, store: Path, live: Any) -> None:
     keys = set()
+    args = (torch.randn(24, 30), torch.randn(24, 30))
     for mode in ("predict", "measure"):
         (report,), warned = compiled(NEVER, mode=mode, top_k=1, budget_s=3)
         assert warned == [] and report.fallback is None
@@ -114,16 +134,19 @@ def test_never_holds_in_every_mode(compiled: Compiled, store: Path, tmp_path: Pa
             assert candidate.schedule.plan is not None
         keys.add(report.key)
         assert report.chosen is not None
-        if report.chosen.schedule.lowering:
-            # Measured to be faster: a lowering with other nodes than the stored problem has.
-            continue
-        found = groups_of(store, report)
+        problem, found = chosen_groups(live, report, args)
         assert any("aten.exp" in group for group in found)
         assert not any({"aten.exp", "aten.sum"} <= group for group in found)
     assert len(keys) == 1
     (again,), warned = compiled(NEVER, mode="replay")
     assert warned == [] and (again.source, again.chosen) == ("store", report.chosen)
-    assert again.rules is not None and all(rule.matched for rule in again.rules.rules)
+    # What is told of the rules is told of the nodes of the schedule that is replayed.
+    assert again.rules is not None and report.rules is not None
+    computing = [operators(problem, [node.name]) for node in problem.nodes]
+    concerned = sum(bool({"aten.exp", "aten.sum"} & found) for found in computing)
+    (told,), (before,) = again.rules.rules, report.rules.rules
+    assert (told.rule, told.nodes, told.matched) == (before.rule, concerned, True)
+    assert (again.rules.conflicts, again.rules.unkept) == ((), ())
     # Without the rule, or under another, it is another graph.
     (free,), _ = compiled(None)
     assert free.key != report.key and free.source == "predicted" and free.rules is None
