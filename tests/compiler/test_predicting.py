@@ -124,6 +124,36 @@ def test_small_kernels_share_launches_where_that_counts(h200: Any) -> None:
         assert again.chosen == again.default
 
 
+def updates(params: Any, grads: Any) -> Any:
+    """A step on many small parameters, each by a norm of its own."""
+    found = []
+    for p, g in zip(params, grads, strict=True):
+        scale = torch.clamp(1.0 / (g.norm() + 1e-6), max=1.0)
+        found.append(p - 0.1 * g * scale)
+    return found
+
+
+def lookups(ids: Any, tables: Any) -> Any:
+    """Sums of rows that are looked up, each table by a column of its own."""
+    return [table[ids[:, at]].sum(1) for at, table in enumerate(tables)]
+
+
+@pytest.mark.parametrize("program", [updates, lookups])
+def test_steps_on_many_small_tensors_share_launches(program: Any, live: Any, h200: Any) -> None:
+    """As they are lowered in truth; what a GPU would take for them is predicted."""
+    many = [torch.randn(64 + 8 * i, 40) for i in range(12)]
+    first = torch.randint(0, 64, (32, 12)) if program is lookups else many
+    (graph,) = live.capture(live.UserProgram(program, (first, many)))
+    problem, plan = graph.surveyed.problem, graph.surveyed.default
+    predictor = predictor_of(h200)
+    report = chosen([seen(predictor, problem, plan)], predictor)
+    assert report.chosen is not None and report.default is not None
+    together = sum(map(len, combos(report.chosen.schedule.codegen)))
+    assert together >= len(plan.groups) * 0.9
+    before, after = report.default.predicted_us, report.chosen.predicted_us
+    assert before is not None and after is not None and after < 0.7 * before
+
+
 def test_where_launches_are_little_of_the_time_they_stay(h200: Any) -> None:
     predictor = predictor_of(h200)
     slow = msgspec.structs.replace(predictor.profile, launch_us=1e-3)
@@ -244,15 +274,6 @@ def test_what_does_not_compile_has_something_in_its_place(
     (report,) = fusewise.reports()[known:]
     assert report.chosen is not None and report.chosen.origin == "unfused"
     assert [c.status for c in report.candidates] == ["predicted", "failed", "predicted"]
-
-
-def updates(params: Any, grads: Any) -> Any:
-    """A step on many small parameters, each by a norm of its own."""
-    found = []
-    for p, g in zip(params, grads, strict=True):
-        scale = torch.clamp(1.0 / (g.norm() + 1e-6), max=1.0)
-        found.append(p - 0.1 * g * scale)
-    return found
 
 
 @gpu
