@@ -94,9 +94,10 @@ def calibrate(
         rows = at == b if (at == b).any() else np.ones(len(at), dtype=bool)
         middle = float(np.median(log_ratio[rows]))
         width = grouped_quantile(np.abs(log_ratio[rows] - middle), labels[rows], confidence)
-        learned = grouped_quantile(np.abs(learned_error[rows]), labels[rows], confidence)
         scale.append(grouped_quantile(scores[rows], labels[rows], confidence))
-        trusted.append(learned <= width)
+        # By the mean: of two that err alike as a rule, the tail of a few kernels must not decide.
+        learned = float(np.abs(learned_error[rows]).mean())
+        trusted.append(learned <= float(np.abs(log_ratio[rows] - middle).mean()))
         shift.append(middle)
         roofline.append(width)
     return Calibration(

@@ -92,8 +92,10 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         layout = layout_of(access, loops)
         if layout is None:
             continue
+        # Neighbours that are gone through backwards are none to a vector.
+        backwards = len(loops) - 1 if access.stride < 0 else -1
         for i, step in enumerate(layout.steps):
-            if step == 1:
+            if step == 1 and i != backwards:
                 along[i] += 1
             elif step:
                 jumps[i] += 1

@@ -58,8 +58,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     each over the error that a second, small booster expects of such a kernel.
 
     The roofline takes over, and the prediction says so, where a kernel is unlike those trained on
-    (``fusewise.costmodel.familiar``), or where the calibration showed the learned interval to be
-    no narrower than the roofline's.
+    (``fusewise.costmodel.familiar``), or where the calibration showed the trees to err by
+    more than the roofline.
     """
 
     def __init__(
