@@ -7,7 +7,8 @@ function drawLowering(graph) {
       ...Object.entries(r.removed).map(([n, c]) => `−${c} ${n}`),
       ...Object.entries(r.added).map(([n, c]) => `+${c} ${n}`),
     ].join(", ");
-  const passes = told.rewrites.map((r) => [
+  // A stage is told of as a whole even where nothing came of it.
+  const passes = told.rewrites.filter(changes).map((r) => [
     r.stage,
     r.name || "all of it",
     `${r.nodes_before} → ${r.nodes_after}`,
