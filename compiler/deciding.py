@@ -54,6 +54,8 @@ _BUILD_AT_LEAST = 0.6
 #: Seconds for loading a candidate and running it for the first time, and for a kernel that is tuned
 #: block size by block size or by coordinate descent.
 _LOAD_S, _TUNING_S = 0.15, {"autotune": 0.5, "descent": 3.0}
+#: A program that is generated in so many seconds is while compilers are at work on another one.
+_SOON_S = 2.0
 #: Seconds that have to be left for a second contest to begin.
 _SECOND_S = 3.0
 
@@ -196,11 +198,13 @@ class Contest:
         building = self.building
 
         def may() -> bool:
-            # While compilers are at work on the own kernels there is nothing else to do here.
-            if building is not None and not building.done:
+            needed = self.purse.again_s / 2 + _LEAST_TIMING_S
+            under_way = building is not None and not building.done
+            # There is nothing else to do here while compilers are at work on the own kernels.
+            if under_way and (self.purse.again_s < _SOON_S or self.purse.fits(needed)):
                 return True
             self._await_own_kernels()
-            return self.purse.fits(self.purse.again_s / 2 + _LEAST_TIMING_S)
+            return self.purse.fits(needed)
 
         return Generating(may, self.options.top_k if self.graph.copies_help else 1)
 

@@ -22,6 +22,8 @@ LEAST_S = {"cpu": 2.0, "cuda": 5.0}
 #: Seconds that Inductor's compile of a graph is taken to need where it came from a cache.
 _CACHED_S = 5.0
 
+#: Of Inductor's own time so far, what looking at the graph under other choices may take.
+_LOOKING = 0.5
 #: How often another schedule than Inductor's wins a contest, at the most.
 _WINS = 0.5
 
@@ -107,8 +109,8 @@ class GraphSpending:
         """Seconds for looking at the graph under choices and searching plans."""
         if self.program.given_s is not None:
             return self.program.given_s / 4
-        # Compilers are at work on its own kernels meanwhile: it is known to take longer than this.
-        return self.own_s + self.program.own_s
+        # Of what is known by now: compilers are still at work on its own kernels.
+        return _LOOKING * (self.own_s + self.program.own_s)
 
     def left(self) -> float:
         """Seconds that may still be spent, at least 0."""
