@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fusewise.training.curve import CurvePoint
 from fusewise.training.fit import TrainingReport
+from fusewise.training.foresight import Foresight
 from fusewise.training.held_back import HeldBackReport
 from fusewise.training.out_of_range import OutOfRange
 from fusewise.training.score_table import PERCENT, score_rows
@@ -55,6 +56,7 @@ def show(report: TrainingReport) -> None:
             f"no model was trained for {report.device}: the nearest there is, of "
             f"{report.borrowed_from}, answered with wider intervals"
         )
+    _show_foresight(console, report.foresight)
     _show_classes(console, report)
     _show_worse(console, report)
     _show_strange(console, report.out_of_range)
@@ -80,6 +82,16 @@ def show_held_back(report: HeldBackReport) -> None:
         f"{_percent(found.coverage90)} inside the 90 % interval"
     )
     _show_curve(console, report.curve)
+
+
+def _show_foresight(console: Console, found: Foresight | None) -> None:
+    if found is None:
+        return
+    share = "" if found.share is None else f", {_percent(found.share)} of what the fastest gives"
+    console.print(
+        f"chosen by prediction: another schedule in {found.taken} of {found.graphs} graphs, slower "
+        f"in {found.slower}; gain {found.gain:.4f} in the mean{share}"
+    )
 
 
 def _show_classes(console: Console, report: TrainingReport) -> None:
