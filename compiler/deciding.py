@@ -31,10 +31,11 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.options import Options
+from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.spending import GraphSpending
 from fusewise.compiler.survey import Predictor, Survey, default_candidate
-from fusewise.costmodel.gains import Kernel
+from fusewise.costmodel.gains import PROBED, Kernel, difference, kinds_of
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.schedule import Candidate
@@ -170,7 +171,8 @@ class Contest:
                     bounds[candidate.schedule.id] = _Bounds(0.0, self._generated_share(default))
                     continue
                 kernels = survey.kernels(candidate, self.predictor)
-                bounds[candidate.schedule.id] = _bounds(of_default, kernels, total)
+                caution = PROBED["products"] if _is_probed(candidate) else 1.0
+                bounds[candidate.schedule.id] = _bounds(of_default, kernels, total, caution)
         return bounds
 
     def _generated_share(self, default: Candidate) -> float:
@@ -265,6 +267,13 @@ class Contest:
         none = "no other candidate gives other code"
         if report.untried:
             none = f"nothing else was timed: {'; '.join(report.untried)}"
+        choose_predicted(report, self.surveys, self.predictor, launches=False)
+        if report.chosen is not None and _is_probed(report.chosen):
+            # Rates of the device leave no doubt, and there is no time to see it confirmed.
+            told = {candidate.schedule for candidate in report.candidates}
+            report.candidates += [c for c in others if c.schedule not in told]
+            let_go(self.job)
+            return {}
         report.candidates = [_default(default, none), *others]
         report.chosen = report.candidates[0]
         report.source = "predicted"
@@ -327,15 +336,22 @@ class _Bounds:
     most: float
 
 
-def _bounds(default: Counter[Kernel], candidate: Counter[Kernel], total_us: float) -> _Bounds:
+def _bounds(
+    default: Counter[Kernel], candidate: Counter[Kernel], total_us: float, caution: float
+) -> _Bounds:
+    """``caution``: half intervals that are held against what is sure."""
     only_default, only_candidate = default - candidate, candidate - default
-    sure = sum(k.low_us * n for k, n in only_default.items()) - sum(
-        k.high_us * n for k, n in only_candidate.items()
-    )
+    sure = difference(default, candidate).at_least(caution)
     most = sum(k.high_us * n for k, n in only_default.items()) - sum(
         k.low_us * n for k, n in only_candidate.items()
     )
     return _Bounds(sure / total_us, most / total_us)
+
+
+def _is_probed(candidate: Candidate) -> bool:
+    """Whether a candidate differs from Inductor's own in what probed rates of the device decide."""
+    kinds = kinds_of(candidate.schedule.lowering, candidate.schedule.codegen, own_plan=True)
+    return bool(kinds) and kinds <= PROBED.keys()
 
 
 def _default(default: Candidate, reason: str) -> Candidate:

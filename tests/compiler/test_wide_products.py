@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import fusewise
 from fusewise.compiler.inductor.wide_products import half_products
+from fusewise.compiler.spending import GraphSpending
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import Roofline
@@ -141,3 +142,24 @@ def test_a_prediction_is_enough_where_the_device_is_known_to_be_slow(
     (report,) = fusewise.reports()
     assert report.fallback is None and report.chosen is not None
     assert (CHOICE in report.chosen.schedule.lowering) is taken
+
+
+def test_where_there_is_no_time_to_measure_the_rates_decide(
+    live: Any, tmp_path: Path, profiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GraphSpending, "fits", lambda *_: False)
+    profile = device_profile(torch.device("cpu"), profiled.parent)
+    known = msgspec.structs.replace(profile, half_gfs=profile.flops_gfs / 50)
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices" / f"{profile.key}.json").write_bytes(msgspec.json.encode(known))
+    make = live.Make("cpu", torch.bfloat16)
+    args = (make.tensor(256, 256), make.tensor(256, 256) / 16)
+
+    def f(x: Any, y: Any) -> Any:
+        return (x @ y @ y).sigmoid()
+
+    options = {"fusewise.store": str(tmp_path / "store.duckdb")}
+    live.difference([torch.compile(f, backend="fusewise", options=options)(*args)], [f(*args)])
+    (report,) = fusewise.reports()
+    assert report.chosen is not None and CHOICE in report.chosen.schedule.lowering
+    assert report.source == "predicted" and report.untried
