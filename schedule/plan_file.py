@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -171,10 +171,10 @@ def write_plan_file(path: str | os.PathLike[str], plan: PlanFile) -> None:
 def _read(graph: _WrittenGraph, path: str) -> PlannedGraph:
     plan, group_us = None, []
     if graph.groups is not None:
-        plan = Plan(
-            tuple(tuple(node.name for node in group.nodes) for group in graph.groups),
-            tuple(_step(text, f"{path}.steps[{i}]") for i, text in enumerate(graph.steps)),
-        )
+        groups = tuple(tuple(node.name for node in group.nodes) for group in graph.groups)
+        known = {name for names in groups for name in names}
+        steps = enumerate(graph.steps)
+        plan = Plan(groups, tuple(_step(text, known, f"{path}.steps[{i}]") for i, text in steps))
         group_us = [g.predicted_us for g in graph.groups if g.predicted_us is not None]
     return PlannedGraph(
         kind=graph.kind,
@@ -233,11 +233,17 @@ def _told(step: Step) -> str:
     return " ".join([*words, _REORDER] if step.reorder else words)
 
 
-def _step(text: str, path: str) -> Step:
-    kind, *names = text.split()
+def _step(text: str, known: Collection[str], path: str) -> Step:
+    """A step from its words; ``known`` are the nodes of the plan's groups."""
+    kind, *names = text.split() or [""]
     reorder = names[2:] == [_REORDER]
     if kind not in get_args(StepKind) or len(names) - reorder != 2:  # noqa: PLR2004
         raise msgspec.ValidationError(f"{text!r} is no step - at `{path}`")
+    for name in names[:2]:
+        if name not in known:
+            raise msgspec.ValidationError(
+                f"{text!r} names {name!r}, which is in none of its groups - at `{path}`"
+            )
     return Step(kind, names[0], names[1], reorder)  # type: ignore[arg-type]
 
 

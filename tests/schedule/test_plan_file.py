@@ -1,0 +1,64 @@
+"""Plan files come back as they were written, and what was edited into nonsense is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusewise.schedule.errors import PlanError
+from fusewise.schedule.plan import Step, build_plan
+from fusewise.schedule.plan_file import (
+    SCHEMA,
+    PlanFile,
+    PlannedGraph,
+    PlannedNode,
+    read_plan_file,
+    write_plan_file,
+)
+from fusewise.schedule.schedule import Schedule
+
+_NAMES = ("op0", "op1", "op2")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A plan of three nodes, two of them fused."""
+    graph = PlannedGraph(
+        kind="inference",
+        key_parts={"graph": "0"},
+        device="cpu",
+        device_key="cpu",
+        schedule=Schedule(plan=build_plan(_NAMES, [Step("fuse", "op0", "op1")])),
+        nodes=tuple(PlannedNode(name=name) for name in _NAMES),
+    )
+    path = tmp_path / "plan.json"
+    write_plan_file(
+        path, PlanFile(schema=SCHEMA, fusewise="0", torch="2", program="made", graphs=(graph,))
+    )
+    return path
+
+
+def test_a_plan_comes_back(written: Path) -> None:
+    (graph,) = read_plan_file(written).graphs
+    assert graph.schedule.plan == build_plan(_NAMES, [Step("fuse", "op0", "op1")])
+
+
+@pytest.mark.parametrize(
+    ("step", "telling"),
+    [
+        ("fuse op0 op99", r"'fuse op0 op99' names 'op99', which is in none of its groups"),
+        ("align op99 op0", r"names 'op99', which is in none of its groups"),
+        ("weld op0 op1", r"'weld op0 op1' is no step"),
+        ("fuse op0", r"'fuse op0' is no step"),
+        ("", r"'' is no step"),
+    ],
+)
+def test_a_step_that_says_nothing_is_named_with_its_place(
+    written: Path, step: str, telling: str
+) -> None:
+    text = written.read_text()
+    written.write_text(text.replace('"fuse op0 op1"', f'"{step}"'))
+    assert written.read_text() != text
+    with pytest.raises(PlanError, match=telling + r" - at `\$\.graphs\[0\]\.steps\[0\]`"):
+        read_plan_file(written)
