@@ -74,6 +74,8 @@ def choose_predicted(
     shared = None
     if launches:
         shared = _in_common_launches(base, predictor, gains, total_us)
+    if shared is None:
+        shared = _written_out(base, predictor, total_us)
     chosen = shared or base.candidate
     report.instead = base.candidate if shared is not None and best is not None else None
     listed = shortlist(default, [one.candidate for one in found], _TOLD)
@@ -129,6 +131,29 @@ def _foreseen(
                 surely = gain.at_least(caution)
             found.append(_Foreseen(candidate, survey, gain, surely, reason))
     return found
+
+
+def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Candidate | None:
+    """``base`` with functions written into its kernels; None where that saves too little.
+
+    They are as exact as the library's, and of 14 workloads that were timed under it none was slower
+    (``docs/kernel-choices.md``): no contest is needed for what the calls cost.
+    """
+    plan = base.candidate.schedule.plan
+    assert plan is not None
+    if predictor.profile.kind != "cpu":
+        return None
+    offer = Finishes(plan, predictor.plans(base.survey.problem)).written_out()
+    if offer is None or offer.gain_us < LEAST_SHARE * total_us:
+        return None
+    schedule = base.candidate.schedule
+    codegen = on_top(schedule.codegen, offer)
+    return msgspec.structs.replace(
+        base.candidate,
+        schedule=msgspec.structs.replace(schedule, codegen=codegen),
+        origin="written out",
+        reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {total_us:.1f} by prediction",
+    )
 
 
 def _in_common_launches(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import fusewise
 from fusewise.compiler.inductor.choices import MATH
 from fusewise.schedule.schedule import Choice, Schedule
 
@@ -53,3 +55,18 @@ def test_results_are_those_of_the_library(live: Any, name: str) -> None:
     least = 1.0 if name in {"erf", "expm1"} else 2.0**-126
     unit = EPS * exact[finite].abs().clamp_min(least)
     assert bool((off <= 2 * allowed + 2 * unit).all()), float(((off - 2 * allowed) / unit).max())
+
+
+@pytest.mark.parametrize("written", [True, False], ids=["tanh", "relu"])
+def test_a_prediction_is_enough(live: Any, store: Path, *, written: bool) -> None:
+    function = torch.tanh if written else torch.relu
+
+    def f(x: Any, y: Any) -> Any:
+        return function(x) * 2 + y
+
+    args = (torch.randn(512, 300), torch.randn(300))
+    options = {"fusewise.store": str(store), "fusewise.mode": "predict"}
+    live.difference([torch.compile(f, backend="fusewise", options=options)(*args)], [f(*args)])
+    (report,) = fusewise.reports()
+    assert report.fallback is None and report.chosen is not None
+    assert (Choice(MATH, True) in report.chosen.schedule.codegen) is written
