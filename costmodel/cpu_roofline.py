@@ -41,8 +41,10 @@ def _part_above(amount: FloatArray, bound: FloatArray | float) -> FloatArray:
 
 def cpu_parts(
     amount: Callable[[str], FloatArray], rate: Callable[[str], FloatArray]
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Launch, memory, arithmetic time and what these do not overlap, [n] each in microseconds.
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Launch, memory and arithmetic time of each kernel, three arrays [n] in microseconds.
+
+    The last two are each as much longer as they do not overlap.
 
     Args:
         amount: a feature [n] as a plain number.
@@ -74,4 +76,5 @@ def cpu_parts(
 
     work = _NS * amount("instructions") + amount("flops") / rate("device_flops")
     together = (memory**_OVERLAP + work**_OVERLAP) ** (1.0 / _OVERLAP)
-    return launch, memory, work, together - np.maximum(memory, work)
+    stretch = together / np.maximum(np.maximum(memory, work), 1e-12)
+    return launch, memory * stretch, work * stretch

@@ -53,8 +53,8 @@ class RooflineParts:
     #: Of the next two the greater one counts.
     memory: FloatArray
     arithmetic: FloatArray
-    #: Until what blocks of a CUDA kernel load has arrived, turn after turn, and on any device what
-    #: memory and arithmetic do not overlap.
+    #: Until what blocks of a CUDA kernel load has arrived, turn after turn, and what memory and
+    #: arithmetic do not overlap.
     waiting: FloatArray
 
     @property
@@ -107,10 +107,10 @@ def roofline_parts(features: FloatArray, profile: DeviceProfile | None = None) -
 
     cuda = amount("is_cuda") > 0
     if not cuda.any():
-        return RooflineParts(*cpu_parts(amount, rate))
+        return RooflineParts(*cpu_parts(amount, rate), np.zeros(len(features)))
     found: tuple[FloatArray, ...] = cuda_parts(amount, rate)
     if not cuda.all():
-        host = cpu_parts(amount, rate)
+        host = (*cpu_parts(amount, rate), np.zeros(len(features)))
         found = tuple(
             np.where(cuda, ours, theirs) for ours, theirs in zip(found, host, strict=True)
         )
