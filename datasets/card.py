@@ -103,8 +103,8 @@ def _noise(manifest: Manifest) -> str:
         return "No kernel of 5 µs or more was measured more than once.\n"
     return (
         f"Of the {found.kernels:,} kernels of 5 µs or more that were measured more than once, "
-        f"{found.within_5_percent:.1%} have\nmedians that agree within 5 %. Shorter ones vary "
-        "more.\n"
+        f"{found.within_5_percent:.1%} have\nmedians that agree within 5 %, compared by the block "
+        "sizes that they ran with. Shorter ones vary\nmore.\n"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 #: Version of the files' columns and of the text that problems are written as.
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 #: Table of the problems that ``graph_key`` leads to.
 GRAPHS: Final = "graphs"
@@ -72,6 +72,12 @@ PUBLISHED: Final[dict[str, tuple[Column, ...]]] = {
         Column("features_version", "INTEGER", "", "version of the feature table"),
         Column("features", "FLOAT[]", "as listed", "one number a feature, see Features"),
         *_TIMING,
+        Column(
+            "config",
+            "VARCHAR",
+            "",
+            "block sizes and warps that it ran with, on a GPU; empty where they were not kept",
+        ),
         Column("compiler_us", "FLOAT", "µs", "the compiler's own estimate; empty for none"),
         *_STATUS,
     ),

@@ -113,7 +113,7 @@ def _measurement(
         rounds=row["rounds"],
         interval=None if low is None or high is None else (low, high),
         error=row.get("error"),
-        clock={"dataset": dataset.name},
+        clock={"dataset": dataset.name} | ({"config": row["config"]} if row.get("config") else {}),
         code_hash=row.get("code_hash") or "",
         torch_version=row["torch_version"],
         at=dataset.manifest.created,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from fusewise.datasets.rows import Subject
 
 # Repeats under the newest torch; what an older torch generated is another kernel. What was timed
-# while something else had the processor counts only where there is nothing better.
+# while something else had the processor counts only where there is nothing better. Of the block
+# sizes that a kernel was met with, those of the fastest time count: others are another kernel's.
 _REPEATS = """
     SELECT subject_id, device_key, {graph}
            median(median_us) AS median_us,
@@ -22,24 +23,32 @@ _REPEATS = """
            max(threads) AS threads,
            newest AS torch_version,
            max("at") AS "at",
-           arg_min(code_hash, place) AS code_hash
+           arg_min(code_hash, place) AS code_hash,
+           fastest AS config
     FROM (
+      SELECT *, first_value(config) OVER (
+          PARTITION BY subject_id, device_key {partition} ORDER BY median_us, id
+      ) AS fastest
+      FROM (
         SELECT *, row_number() OVER newest_first AS place,
                first_value(torch_version) OVER newest_first AS newest,
                min(disturbed) OVER (
                    PARTITION BY subject_id, device_key {partition}, torch_version
                ) AS least_disturbed
         FROM (
-            SELECT *, coalesce(CAST(clock->>'$.disturbed' AS BOOLEAN), false) AS disturbed
+            SELECT *, coalesce(CAST(clock->>'$.disturbed' AS BOOLEAN), false) AS disturbed,
+                   coalesce(clock->>'$.config', '') AS config
             FROM measurements
             WHERE subject = '{subject}' AND status = 'ok' AND median_us > 0 AND isfinite(median_us)
         )
         WINDOW newest_first AS (
             PARTITION BY subject_id, device_key {partition} ORDER BY "at" DESC, id
         )
+      )
+      WHERE torch_version = newest AND disturbed = least_disturbed
     )
-    WHERE torch_version = newest AND disturbed = least_disturbed
-    GROUP BY subject_id, device_key, {graph} newest
+    WHERE config = fastest
+    GROUP BY subject_id, device_key, {graph} newest, fastest
 """
 
 
@@ -48,8 +57,8 @@ def repeats(subject: Subject) -> str:
 
     Times are medians over the repeats in microseconds, ``rounds`` their sum, ``measurements`` how
     many they are, ``repeat_range`` the largest over the smallest median less 1 (NULL for a single
-    one), ``error`` the largest; ``at`` and ``code_hash`` are of the newest. Failed ones are left
-    out.
+    one), ``error`` the largest; ``at`` and ``code_hash`` are of the newest, ``config`` (block
+    sizes, "" where they are not known) is that of all. Failed ones are left out.
     """
     if subject == "schedule":
         return _REPEATS.format(subject=subject, graph="graph_key,", partition=", graph_key")

@@ -112,6 +112,15 @@ def test_what_was_disturbed_counts_where_there_is_nothing_better(store: Store) -
     assert store.kernel_samples().median_us.tolist() == [1.0, 9.0]
 
 
+def test_of_block_sizes_the_fastest_count(store: Store) -> None:
+    store.append([kernel("tuned"), kernel("unknown")])
+    for name, us in (("wide", 18.0), ("narrow", 10.0), ("wide", 17.0), ("narrow", 12.0)):
+        store.append(measured("tuned", us, clock={"config": name}))
+    store.append(measured("unknown", us) for us in (3.0, 5.0))
+    store.ingest()
+    assert store.kernel_samples().median_us.tolist() == [11.0, 4.0]
+
+
 def test_kernel_samples(store: Store, one_of_each: list[Row]) -> None:
     store.append(one_of_each)
     store.append([kernel("failed", features=[0.0, 0.0]), kernel("twice", features=[7.0, 8.0])])
