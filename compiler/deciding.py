@@ -267,9 +267,10 @@ class Contest:
         none = "no other candidate gives other code"
         if report.untried:
             none = f"nothing else was timed: {'; '.join(report.untried)}"
-        choose_predicted(report, self.surveys, self.predictor, launches=False)
-        if report.chosen is not None and _is_probed(report.chosen):
-            # Rates of the device leave no doubt, and there is no time to see it confirmed.
+        if not purse.given:
+            # What mode predict would take, where there is no time to see it confirmed.
+            choose_predicted(report, self.surveys, self.predictor)
+        if report.chosen is not None and report.chosen.schedule != default.schedule:
             told = {candidate.schedule for candidate in report.candidates}
             report.candidates += [c for c in others if c.schedule not in told]
             let_go(self.job)

@@ -3,8 +3,8 @@
 A library multiplies 16-bit values fast only where the processor has instructions for them;
 elsewhere it takes them one by one, ten to a hundred times as long as the same product in fp32. The
 products of two numbers of 16 bits are exact in fp32 and sums are rounded less often, so results are
-at least as good. The lowering of such operators is wrapped once a process by a dispatcher that asks a
-context variable: where nothing is wanted in this context, Inductor lowers them as always. Nothing
+at least as good. The lowering of such operators is wrapped once a process by a dispatcher that asks
+a context variable: where nothing is wanted in this context, Inductor lowers them as always. Nothing
 here decides where that is worth it.
 """
 

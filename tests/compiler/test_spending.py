@@ -124,14 +124,38 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return kernels
 
 
-def test_a_budget_that_is_too_small_for_anything_keeps_the_default(
-    compiled: Compile, live: Any, built: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def plain_sums(x: torch.Tensor) -> Any:
+    """Nothing in it can be foretold, unlike the exponentials of ``two_sums``."""
+    y = (x * 2 - x.abs()).relu()
+    return y.sum(0), (y * x).amax(-1)
+
+
+@pytest.fixture
+def no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spending, "SHARE", 0.0)
     monkeypatch.setattr(spending, "PROMISED_SHARE", 0.0)
     monkeypatch.setattr(spending, "LEAST_S", {"cpu": 0.0})
+
+
+def test_a_budget_that_is_too_small_takes_what_is_predicted(
+    compiled: Compile, live: Any, no_budget: None
+) -> None:
     x = torch.randn(64, 96)
     live.difference(list(compiled(two_sums, "measure")(x)), list(two_sums(x)))
+    torch._dynamo.reset()
+    compiled(two_sums, "predict")(x)
+    hurried, predicted = fusewise.reports()
+    assert hurried.chosen is not None and predicted.chosen is not None
+    assert hurried.chosen.schedule == predicted.chosen.schedule
+    assert hurried.chosen is not hurried.default and hurried.source == "predicted"
+    assert hurried.untried
+
+
+def test_a_budget_that_is_too_small_for_anything_keeps_the_default(
+    compiled: Compile, live: Any, built: list[list[str]], no_budget: None
+) -> None:
+    x = torch.randn(64, 96)
+    live.difference(list(compiled(plain_sums, "measure")(x)), list(plain_sums(x)))
     (report,) = fusewise.reports()
     assert report.chosen is report.default and report.source == "predicted"
     assert all(candidate.measured_us is None for candidate in report.candidates)
@@ -141,7 +165,7 @@ def test_a_budget_that_is_too_small_for_anything_keeps_the_default(
     assert len(built) == 1
     # It was a decision, and holds.
     torch._dynamo.reset()
-    compiled(two_sums, "measure")(x)
+    compiled(plain_sums, "measure")(x)
     assert fusewise.reports()[-1].source == "store"
 
 
