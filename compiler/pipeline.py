@@ -179,6 +179,7 @@ class _Compile:
         device = device_of(graph.gm, graph.example_inputs)
         report.device = str(device)
         self._purse.kind = device.type
+        self._purse.forward = graph.kind == "forward"
         with report.phase("prepare"):
             predictor = session.predictor(device)
             with graph.settings(None):

@@ -21,6 +21,8 @@ PROMISED_SHARE, PROMISE = 4.0, 0.05
 #: and to make a GPU its own, however small the program is; and a kernel that is tuned step by step
 #: takes some four.
 LEAST_S = {"cpu": 4.0, "cuda": 15.0}
+#: Of these, what a forward graph may take whose backward is still to come, and mostly runs longer.
+FORWARD_PART = 0.4
 #: Seconds that Inductor's compile of a graph is taken to need where it came from a cache.
 _CACHED_S = 5.0
 
@@ -71,6 +73,8 @@ class GraphSpending:
     again_s: float = 0.0
     #: Kind of the device that it runs on.
     kind: str = "cpu"
+    #: Whether a backward graph follows.
+    forward: bool = False
     #: Share of its time that the graph might gain, as far as anything can be said.
     promise: float = 0.0
 
@@ -104,7 +108,8 @@ class GraphSpending:
         share = PROMISED_SHARE if self.promise >= PROMISE else SHARE
         # What was not spent on the program's graphs before is this one's, and no debt of theirs.
         spared = max(0.0, SHARE * self.program.own_s - self.program.extra_s)
-        return max(share * self.own_s + spared, LEAST_S[self.kind] - self.program.extra_s)
+        least = LEAST_S[self.kind] * (FORWARD_PART if self.forward else 1.0)
+        return max(share * self.own_s + spared, least - self.program.extra_s)
 
     @property
     def looking_s(self) -> float:

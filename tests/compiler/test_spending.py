@@ -12,7 +12,7 @@ import torch
 import fusewise
 from fusewise.compiler import spending
 from fusewise.compiler.inductor import cpp_batch
-from fusewise.compiler.spending import LEAST_S, SHARE, GraphSpending, Spending
+from fusewise.compiler.spending import FORWARD_PART, LEAST_S, SHARE, GraphSpending, Spending
 
 Compile = Callable[..., Any]
 
@@ -103,6 +103,19 @@ def test_seconds_of_the_user_are_what_is_left_of_them() -> None:
     assert purse.looking_s == 15.0
     # Who says how long it may take gets all that he asked for.
     assert purse.fits(1e9)
+
+
+def test_a_forward_graph_leaves_some_of_the_least_to_its_backward() -> None:
+    clock = Clock()
+    program = Spending(clock=clock)
+    forward = program.graph()
+    forward.kind, forward.forward = "cuda", True
+    assert forward.left() == pytest.approx(FORWARD_PART * LEAST_S["cuda"])
+    clock.now += forward.left()
+    forward.end()
+    backward = program.graph()
+    backward.kind = "cuda"
+    assert backward.left() == pytest.approx((1 - FORWARD_PART) * LEAST_S["cuda"])
 
 
 def two_sums(x: torch.Tensor) -> Any:
