@@ -136,8 +136,8 @@ def _foreseen(
 def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Candidate | None:
     """``base`` with functions written into its kernels; None where that saves too little.
 
-    They are as exact as the library's, and of 14 workloads that were timed under it none was slower beyond noise
-    (``docs/kernel-choices.md``): no contest is needed for what the calls cost.
+    They are as exact as the library's, and of 14 workloads that were timed under it none was slower
+    beyond noise (``docs/kernel-choices.md``): no contest is needed for what the calls cost.
     """
     plan = base.candidate.schedule.plan
     assert plan is not None
