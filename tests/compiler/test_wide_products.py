@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 import fusewise
+from fusewise.compiler import spending
 from fusewise.compiler.inductor.wide_products import half_products
-from fusewise.compiler.spending import GraphSpending
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import Roofline
@@ -147,7 +147,9 @@ def test_a_prediction_is_enough_where_the_device_is_known_to_be_slow(
 def test_where_there_is_no_time_to_measure_the_rates_decide(
     live: Any, tmp_path: Path, profiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GraphSpending, "fits", lambda *_: False)
+    monkeypatch.setattr(spending, "SHARE", 0.0)
+    monkeypatch.setattr(spending, "PROMISED_SHARE", 0.0)
+    monkeypatch.setattr(spending, "LEAST_S", {"cpu": 0.0})
     profile = device_profile(torch.device("cpu"), profiled.parent)
     known = msgspec.structs.replace(profile, half_gfs=profile.flops_gfs / 50)
     (tmp_path / "devices").mkdir()
