@@ -26,8 +26,9 @@ FORWARD_PART = 0.4
 #: Seconds that Inductor's compile of a graph is taken to need where it came from a cache.
 _CACHED_S = 5.0
 
-#: Of Inductor's own time so far, what looking at the graph under other choices may take.
-_LOOKING = 0.5
+#: Of Inductor's own time so far, what looking at the graph under other choices may take, and the
+#: seconds that it may take in any case: in a warm process Inductor's own time is a moment.
+_LOOKING, _LEAST_LOOKING_S = 0.5, 1.0
 #: How often another schedule than Inductor's wins a contest, at the most.
 _WINS = 0.5
 
@@ -117,7 +118,7 @@ class GraphSpending:
         if self.program.given_s is not None:
             return self.program.given_s / 4
         # Of what is known by now: compilers are still at work on its own kernels.
-        return _LOOKING * (self.own_s + self.program.own_s)
+        return max(_LOOKING * (self.own_s + self.program.own_s), _LEAST_LOOKING_S)
 
     def left(self) -> float:
         """Seconds that may still be spent, at least 0."""

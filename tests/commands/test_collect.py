@@ -80,6 +80,7 @@ def test_collect(invoke: Invoke, targets: Path, home: Path) -> None:
     assert "waiting 100%" in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_killed_collection_leaves_nothing_running_and_goes_on(
     tmp_path: Path, targets: Path, home: Path

@@ -213,6 +213,7 @@ def trained(effort: Callable[..., Effort]) -> Ablation:
     return ablate_program(sample, effort(*STAGE_NAMES))
 
 
+@pytest.mark.slow
 def test_forward_and_backward_are_measured(trained: Ablation) -> None:
     assert trained.training
     assert [graph.kind for graph in trained.graphs] == ["forward", "backward"]
@@ -233,6 +234,7 @@ def test_forward_and_backward_are_measured(trained: Ablation) -> None:
                 assert stage.bytes is not None and stage.bytes > 0
 
 
+@pytest.mark.slow
 def test_a_program_is_the_sum_of_its_graphs(trained: Ablation) -> None:
     for name in ("everything", "no_fusion", "one_kernel_per_operation"):
         whole = _stage(trained.stages, name)
@@ -248,6 +250,7 @@ def test_a_program_is_the_sum_of_its_graphs(trained: Ablation) -> None:
     assert none.us == _stage(trained.stages, "everything").us
 
 
+@pytest.mark.slow
 def test_stages_move_what_they_should(trained: Ablation) -> None:
     def of(name: str) -> StageResult:
         return _stage(trained.stages, name)

@@ -130,6 +130,7 @@ def _same_results(package: str, device: str = "cpu") -> None:
             torch.testing.assert_close(value, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_plan_is_in_the_package(
     exported: torch.export.ExportedProgram, plan: PlanFile, store: Path, tmp_path: Path
 ) -> None:

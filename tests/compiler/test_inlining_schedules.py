@@ -66,6 +66,7 @@ def processes(
     )
 
 
+@pytest.mark.slow
 def test_replays_are_right_and_from_the_plan_file(processes: Any) -> None:
     for process in processes:
         for name, run in process.items():
@@ -75,6 +76,7 @@ def test_replays_are_right_and_from_the_plan_file(processes: Any) -> None:
                 assert (graph["source"], graph["fallback"]) == ("plan file", None)
 
 
+@pytest.mark.slow
 def test_one_verdict_is_enough_for_code_of_its_own(processes: Any) -> None:
     first, second = processes
     assert len({tuple(run["codes"]) for run in first.values()}) == 3
