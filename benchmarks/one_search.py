@@ -25,9 +25,10 @@ from workloads import CASES
 
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.inductor.cpp_batch import build_library
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, Program
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.graph_key import graph_key
+from fusewise.compiler.inductor.interceptors import LiveGraph, Program
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import Budget, GraphResult, ProgramJob

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, LiveGraph
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
+from fusewise.compiler.inductor.interceptors import Applier, LiveGraph
 from fusewise.compiler.inductor.packaging import compile_and_package
 from fusewise.compiler.inductor.renaming import is_signed
 from fusewise.compiler.inductor.settings import (

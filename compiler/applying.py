@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, LiveGraph
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
+from fusewise.compiler.inductor.interceptors import Applier, LiveGraph
 from fusewise.compiler.options import Options
 from fusewise.compiler.partial import partial_plan
 from fusewise.compiler.plan_files import mismatch, nearest, planned_for, planned_graph

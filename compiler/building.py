@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from fusewise.compiler.inductor.cpp_batch import build_library
-from fusewise.compiler.inductor.driver import Program
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.triton_ahead import Pooled, pooled_kernels
 
 log = logging.getLogger(__name__)

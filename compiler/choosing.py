@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.measuring.job import GraphResult
 from fusewise.compiler.reports import GraphReport
 from fusewise.schedule.errors import MeasureError

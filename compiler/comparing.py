@@ -15,8 +15,9 @@ import torch.fx
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, compile_whole
+from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice

@@ -15,7 +15,8 @@ import torch.fx
 
 from fusewise.compiler.building import finish_building
 from fusewise.compiler.inductor.cpp_batch import build_library
-from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.toolchain import probed_vectors
 from fusewise.compiler.inductor.triton_ahead import await_kernels
 from fusewise.compiler.measuring.client import measuring_process

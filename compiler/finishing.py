@@ -15,7 +15,8 @@ import msgspec
 
 from fusewise.compiler.contest import generate_distinct, hold
 from fusewise.compiler.inductor.choices import PRODUCTS
-from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.products import vector_products
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob, GraphResult

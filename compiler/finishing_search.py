@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from fusewise.compiler.contest import generate_distinct
 from fusewise.compiler.finishing import finished
 from fusewise.compiler.inductor.choices import stage_of, unpredictable
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, Program
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.interceptors import LiveGraph, Program
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.plan_cost import PlanCost

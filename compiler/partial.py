@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from fusewise.compiler.carrying import Carried, carry_over
 from fusewise.compiler.inductor.choices import schedule_of
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.plan_file import PlannedGraph

@@ -19,8 +19,9 @@ from fusewise.compiler.building import Building, start_building
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.deciding import Contest
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program, compile_whole
+from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
+from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.settings import inductor_settings, known_settings
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import observe

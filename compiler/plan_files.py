@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import torch
 
 import fusewise
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.graph_key import GraphKey
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.survey import Predictor
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph, PlannedNode

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusewise.compiler.inductor.choices import schedule_of
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, LiveGraph
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.interceptors import Applier, LiveGraph
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.origins import (
     idle_operations,

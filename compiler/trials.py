@@ -17,8 +17,9 @@ from fusewise.compiler.alternatives import alternatives
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, generate_distinct, graph_job
 from fusewise.compiler.finishing_search import finish_search
-from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import graph_key
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.offering import choice_space, worth_trying

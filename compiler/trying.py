@@ -16,7 +16,8 @@ import msgspec
 
 from fusewise.compiler.choosing import settle
 from fusewise.compiler.contest import announce, generate_distinct, hold
-from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.ruled import Lowered

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from fusewise.compiler.ablating.uncompiled import uncompiled_program
 from fusewise.compiler.contest import graph_job
-from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.stages import STAGE, Generated, generate_stage
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.session import Session, device_of

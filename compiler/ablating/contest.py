@@ -19,8 +19,9 @@ from fusewise.compiler.ablating.uncompiled import uncompiled_program
 from fusewise.compiler.ablating.worker import StageJob, StageProcess, StagesResult, StageTimes
 from fusewise.compiler.contest import draws_random_numbers, graph_job
 from fusewise.compiler.inductor.cpp_batch import build_library
-from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import graph_key
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.stages import (
     STAGE,
     Generated,

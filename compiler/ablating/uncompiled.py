@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.graph_module import _format_import_block
 from torch.package.importer import sys_importer
 
-from fusewise.compiler.inductor.driver import Program
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.schedule.errors import UnsupportedError
 
 _CALL = """

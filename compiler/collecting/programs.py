@@ -26,8 +26,9 @@ from fusewise.compiler.inductor.choices import (
     variants,
 )
 from fusewise.compiler.inductor.cpp_batch import build_library
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph, Program
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.interceptors import LiveGraph, Program
 from fusewise.compiler.inductor.launches import Launch, generate_with_launches
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.program import precompile

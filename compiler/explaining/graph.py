@@ -36,10 +36,11 @@ from fusewise.compiler.explaining.report import (
     Why,
 )
 from fusewise.compiler.inductor.choices import schedule_of
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.fusion_trace import trace_fusion
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.origins import operations_within
 from fusewise.compiler.inductor.source_lines import source_lines

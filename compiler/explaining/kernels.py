@@ -10,7 +10,8 @@ import numpy as np
 
 from fusewise.compiler.explaining.report import ExplainedGroup, ExplainedPlan
 from fusewise.compiler.inductor.cpp_batch import build_library
-from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.launches import Launch, generate_with_launches
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob, ProgramJob

@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-import msgspec
 import torch
 import torch.fx
 from torch._guards import TracingContext
 from torch._inductor import compile_fx as inductor_compile_fx
 from torch._inductor import config as inductor_config
-from torch._inductor import graph as inductor_graph
-from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.exc import InductorError
-from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.aside import COPY_SETTINGS, can_work_aside, work_aside
 from fusewise.compiler.inductor.choices import config_patches
@@ -33,127 +27,26 @@ from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.inlining import Inlining
-from fusewise.compiler.inductor.kernels import check_kernels, kernels_by
+from fusewise.compiler.inductor.interceptors import (
+    Applier,
+    GeneratedError,
+    LiveGraph,
+    Program,
+    StopAtProgram,
+    SurveyedError,
+    Surveyor,
+)
+from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.lowerings import Standing, can_stand, is_late, standing
-from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.program import changed_settings
-from fusewise.compiler.inductor.reductions import check_split
-from fusewise.compiler.inductor.state import GraphState
-from fusewise.compiler.inductor.thresholds import Figures
 from fusewise.compiler.inductor.tuning import tuned_as_measured
 from fusewise.schedule.errors import FusewiseError
-from fusewise.schedule.inlining import InliningDecision, verdicts
-from fusewise.schedule.plan import Plan
+from fusewise.schedule.inlining import verdicts
 from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
 
-_Node = inductor_scheduler.BaseSchedulerNode
 _T = TypeVar("_T")
-#: Settings that the compiler of the kernels is called by and that leave no trace in their code,
-#: with the value that makes no difference.
-_FLAGS = {"cpp.enable_floating_point_contract_flag": "off"}
 _UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-_COMMENT = re.compile(r"^\s*(#|//).*\n?", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Program:
-    """Generated code of one schedule, not yet compiled."""
-
-    source: str
-    #: Tensors that the program reaches by name.
-    constants: Mapping[str, torch.Tensor]
-    #: Inductor settings other than the defaults that it was generated under.
-    settings: Mapping[str, Any]
-
-    @property
-    def code_hash(self) -> str:
-        """Hash of the code without its comments: equal hashes run equal kernels."""
-        flags = {name: self.settings.get(name, usual) for name, usual in _FLAGS.items()}
-        told = [f"{name}={value}" for name, value in flags.items() if value != _FLAGS[name]]
-        code = _COMMENT.sub("", self.source) + "".join(told)
-        return hashlib.sha256(code.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class LiveGraph:
-    """A lowered graph at the moment of fusion, unfused, with Inductor's own plan for it.
-
-    Only good inside the callback that receives it: afterwards the scheduler moves on.
-    """
-
-    scheduler: inductor_scheduler.Scheduler
-    nodes: tuple[_Node, ...]
-    default_plan: Plan
-    #: What was stored and what inlined on the way, in the order of the lowered graph.
-    decisions: tuple[InliningDecision, ...]
-    #: What Inductor held against its thresholds on the way, where that was noted.
-    figures: Figures | None = None
-
-
-class _SurveyedError(BaseException):
-    """Ends a lowering at the moment of fusion.
-
-    Not an ``Exception``: Inductor wraps those into errors of its own on the way out.
-    """
-
-
-class _Surveyor(Interceptor):
-    """Read Inductor's own plan, show the unfused graph to ``visit``, and stop."""
-
-    def __init__(self, visit: Callable[[LiveGraph], None], inlining: Inlining) -> None:
-        self._visit = visit
-        #: What was decided in the lowering.
-        self.inlining = inlining
-        self.visited = False
-
-    def fuse(
-        self,
-        scheduler: inductor_scheduler.Scheduler,
-        nodes: list[_Node],
-        stock: Callable[[list[_Node]], list[_Node]],
-    ) -> list[_Node]:
-        check_split()
-        decisions = tuple(_in_the_end(self.inlining.decisions))
-        unfused = GraphState(scheduler, nodes)
-        _, default_plan = record_plan(scheduler, nodes, stock)
-        unfused.restore()
-        self.visited = True
-        figures = self.inlining.figures
-        self._visit(LiveGraph(scheduler, tuple(nodes), default_plan, decisions, figures))
-        raise _SurveyedError
-
-    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
-        raise AssertionError(f"a survey of {graph.name} ended in {len(source)} bytes of code")
-
-
-class Applier(Interceptor):
-    """Fuse by a given plan and keep the program."""
-
-    def __init__(self, plan: Plan | None) -> None:
-        self._plan = plan
-        self.program: Program | None = None
-
-    def fuse(
-        self,
-        scheduler: inductor_scheduler.Scheduler,
-        nodes: list[_Node],
-        stock: Callable[[list[_Node]], list[_Node]],
-    ) -> list[_Node]:
-        """See :class:`Interceptor`."""
-        return stock(nodes) if self._plan is None else apply_plan(scheduler, nodes, self._plan)
-
-    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
-        """See :class:`Interceptor`."""
-        check_kernels()
-        self.program = Program(source, dict(graph.constants), changed_settings())
-
-
-class _GeneratedError(BaseException):
-    """Ends a lowering once the program is there.
-
-    Not an ``Exception``: Inductor wraps those into errors of its own on the way out.
-    """
 
 
 class _GivenUpError(BaseException):
@@ -266,8 +159,8 @@ class GraphCompile:
         """
         schedule = Schedule(lowering=tuple(choices))
         inlining = _inlining(schedule, record=True)
-        surveyor = _Surveyor(visit, inlining)
-        with suppress(_SurveyedError):
+        surveyor = Surveyor(visit, inlining)
+        with suppress(SurveyedError):
             if not self._build_waiting(schedule, surveyor, inlining):
                 self._lower(schedule, surveyor, inlining)
         if not surveyor.visited:
@@ -352,11 +245,11 @@ class GraphCompile:
 
     def generate_through(self, schedule: Schedule, stop: StopAtProgram) -> None:
         """Lower under a schedule's choices until ``stop`` has seen the program."""
-        with suppress(_GeneratedError):
+        with suppress(GeneratedError):
             self._lower(schedule, stop, _inlining(schedule))
 
     def _build_waiting(
-        self, schedule: Schedule, interceptor: _Surveyor | Applier, inlining: Inlining
+        self, schedule: Schedule, interceptor: Surveyor | Applier, inlining: Inlining
     ) -> bool:
         """Whether a compile waits on whose lowering, or on a like one, code could be generated."""
         waiting = self._waiting
@@ -366,7 +259,7 @@ class GraphCompile:
         try:
             with self.settings(schedule), kernels_by(schedule, self.rules):
                 lowered, decided = waiting.lowered(patches, schedule, inlining)
-                if isinstance(interceptor, _Surveyor):
+                if isinstance(interceptor, Surveyor):
                     interceptor.inlining = decided
                 with intercept(interceptor):
                     interceptor.module(lowered.graph, lowered.generate())
@@ -433,44 +326,6 @@ def _forget_strides() -> None:
 
 def _inlining(schedule: Schedule, *, record: bool = False) -> Inlining:
     return Inlining(verdicts(schedule.lowering), record=record)
-
-
-def _in_the_end(decisions: Iterable[InliningDecision]) -> Iterator[InliningDecision]:
-    """What was decided, with values that were stored too late for anyone to read as inlined.
-
-    An input that is overwritten has all its readers stored, also those whose readers all have
-    inlined them. The scheduler drops these.
-    """
-    decisions = tuple(decisions)
-    dropped = {d.node for d in decisions if d.buffer in V.graph.removed_buffers}
-    for decision in decisions:
-        changes: dict[str, Any] = {"outcome": "inline", "buffer": ""}
-        yield msgspec.structs.replace(
-            decision,
-            inlined_into=tuple(node for node in decision.inlined_into if node not in dropped),
-            **(changes if decision.node in dropped else {}),
-        )
-
-
-class StopAtProgram(Interceptor):
-    """Ends a lowering once the interceptor inside has seen the program."""
-
-    def __init__(self, inner: Interceptor) -> None:
-        self._inner = inner
-
-    def fuse(
-        self,
-        scheduler: inductor_scheduler.Scheduler,
-        nodes: list[_Node],
-        stock: Callable[[list[_Node]], list[_Node]],
-    ) -> list[_Node]:
-        """See :class:`Interceptor`."""
-        return self._inner.fuse(scheduler, nodes, stock)
-
-    def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
-        """See :class:`Interceptor`; does not return."""
-        self._inner.module(graph, source)
-        raise _GeneratedError
 
 
 @contextmanager

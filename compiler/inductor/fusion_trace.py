@@ -18,8 +18,8 @@ from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.driver import LiveGraph
 from fusewise.compiler.inductor.hooks import intercept, listening
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.compiler.inductor.refusals import Refusal, classify
 from fusewise.compiler.inductor.state import GraphState

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Schedule

@@ -16,9 +16,9 @@ from typing import Any
 from torch._inductor import config as inductor_config
 from torch._inductor import scheduler as inductor_scheduler
 
-from fusewise.compiler.inductor.driver import LiveGraph
 from fusewise.compiler.inductor.extract import score_of
 from fusewise.compiler.inductor.hooks import refusals
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.plans import node_name
 from fusewise.compiler.inductor.refusals import Refusal, classify
 from fusewise.compiler.inductor.state import LeafState, forget_tilings

@@ -16,8 +16,9 @@ from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from fusewise.compiler.inductor.driver import Applier, GraphCompile, Program, StopAtProgram
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.interceptors import Applier, Program, StopAtProgram
 from fusewise.compiler.inductor.plans import apply_plan, members, node_name, owners
 from fusewise.compiler.inductor.storing import Stored, storing_every_value
 from fusewise.schedule.plan import unfused

@@ -14,8 +14,9 @@ from click.testing import Result
 
 from fusewise.compiler import reports
 from fusewise.compiler.inductor.choices import schedule_of
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import graph_key
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.options import Options
 from fusewise.compiler.plan_files import new_plan_file, planned_graph
 from fusewise.compiler.session import Session, device_of

@@ -25,16 +25,10 @@ from torch._guards import TracingContext, tracing
 from torch.nn import functional
 
 from fusewise.compiler import notices, reports
-from fusewise.compiler.inductor.driver import (
-    Applier,
-    GraphCompile,
-    LiveGraph,
-    Program,
-    StopAtProgram,
-    compile_whole,
-)
+from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import Interceptor
+from fusewise.compiler.inductor.interceptors import Applier, LiveGraph, Program, StopAtProgram
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.compiler.inductor.program import load_program

@@ -15,7 +15,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 
-from fusewise.compiler.inductor.driver import Applier
+from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Schedule
 

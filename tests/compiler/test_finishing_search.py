@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fusewise.compiler.finishing_search import finish_search
-from fusewise.compiler.inductor.driver import Program
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_profile

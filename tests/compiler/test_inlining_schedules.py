@@ -21,7 +21,7 @@ from fusewise.compiler.alternatives import (
     together,
     try_alternatives,
 )
-from fusewise.compiler.inductor.driver import Applier
+from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.offering import choice_space
 from fusewise.compiler.survey import Predictor, Survey, survey, survey_all

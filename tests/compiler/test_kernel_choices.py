@@ -16,7 +16,7 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 import fusewise
 from fusewise.compiler.contest import announce, graph_job, hold
 from fusewise.compiler.inductor.choices import stage_of, unpredictable, variants
-from fusewise.compiler.inductor.driver import Applier, Program
+from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.products import vector_products
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.datasets.store import Store

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch._inductor.scheduler import WhyNoFuse
 
-from fusewise.compiler.inductor.driver import LiveGraph
 from fusewise.compiler.inductor.hooks import refusals
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.plans import node_name
 from fusewise.compiler.inductor.refusals import Refusal, classify

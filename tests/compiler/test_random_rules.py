@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusewise.compiler.inductor.choices import schedule_of
-from fusewise.compiler.inductor.driver import StopAtProgram
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.interceptors import StopAtProgram
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.ruled import Lowered, lower_by_rules, report_rules
 from fusewise.schedule import rules

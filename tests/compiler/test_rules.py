@@ -16,8 +16,8 @@ from torch import nn
 import fusewise
 from fusewise.compiler import pipeline, ruled
 from fusewise.compiler.inductor.combos import parted
-from fusewise.compiler.inductor.driver import LiveGraph
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.reports import GraphReport
 from fusewise.datasets.rows import decode_problem

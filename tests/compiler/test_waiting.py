@@ -14,7 +14,7 @@ from torch._inductor import config as inductor_config
 
 from fusewise.compiler.inductor import aside
 from fusewise.compiler.inductor.choices import variants
-from fusewise.compiler.inductor.driver import Program
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.survey import Predictor, Survey, survey, survey_all
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.roofline import Roofline
