@@ -25,7 +25,8 @@ from fusewise.compiler.finishing import (
     may_finish,
     products_count,
 )
-from fusewise.compiler.inductor.driver import GraphCompile, Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.kernel_codes import kernel_codes
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob
@@ -281,15 +282,7 @@ class Contest:
         if not purse.given and not self._products_fit():
             let_go(self.job)
             return {}
-        return finish(
-            report,
-            [(default, self.program)],
-            self.surveys,
-            self.predictor,
-            self.graph,
-            self.job,
-            purse.left(),
-        )
+        return self._finish([(default, self.program)])
 
     def _again(self, entries: Sequence[_Entry], first_s: float) -> dict[str, float]:
         """The second contest, where there may be one and it pays."""
@@ -304,8 +297,18 @@ class Contest:
                     report.untried.append("choices about single kernels of what was chosen")
                 let_go(self.job)
                 return {}
+        return self._finish(entries)
+
+    def _finish(self, entries: Sequence[_Entry]) -> dict[str, float]:
+        """Try choices about single kernels of what was chosen, in what is left."""
         return finish(
-            report, entries, self.surveys, self.predictor, self.graph, self.job, purse.left()
+            self.report,
+            entries,
+            self.surveys,
+            self.predictor,
+            self.graph,
+            self.job,
+            self.purse.left(),
         )
 
     def _products_fit(self) -> bool:

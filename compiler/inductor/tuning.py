@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -25,6 +24,7 @@ from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from fusewise.compiler.inductor.configurations import take_what_was_measured
+from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import Tuning
 
@@ -59,8 +59,6 @@ class _Wanted:
 
 _wanted: ContextVar[_Wanted | None] = ContextVar("fusewise_tunings", default=None)
 _as_measured: ContextVar[bool] = ContextVar("fusewise_as_measured", default=False)
-_lock = threading.Lock()
-_installed: set[str] = set()
 
 
 @contextmanager
@@ -74,12 +72,9 @@ def tuned(settings: Mapping[str, Any], tunings: Mapping[str, Tuning]) -> Iterato
     if not settings and not tunings:
         yield
         return
-    _install("kernels", _dispatch_kernels)
-    token = _wanted.set(_Wanted(settings, tunings))
-    try:
+    _dispatch_kernels()
+    with holding(_wanted, _Wanted(settings, tunings)):
         yield
-    finally:
-        _wanted.reset(token)
 
 
 def check_tuned() -> None:
@@ -102,22 +97,13 @@ def check_tuned() -> None:
 @contextmanager
 def tuned_as_measured() -> Iterator[None]:
     """Have kernels of this context take the block sizes that the measuring process found."""
-    _install("keys", _dispatch_keys)
-    _install("loading", _dispatch_loading)
-    token = _as_measured.set(True)
-    try:
+    _dispatch_keys()
+    _dispatch_loading()
+    with holding(_as_measured, True):
         yield
-    finally:
-        _as_measured.reset(token)
 
 
-def _install(what: str, dispatch: Any) -> None:
-    with _lock:
-        if what not in _installed:
-            dispatch()
-            _installed.add(what)
-
-
+@once
 def _dispatch_keys() -> None:
     original = AutotuneCache._prepare_key
 
@@ -133,16 +119,17 @@ def _dispatch_keys() -> None:
     AutotuneCache._prepare_key = staticmethod(prepare_key)  # type: ignore[method-assign]
 
 
+@once
 def _dispatch_loading() -> None:
     original = AsyncCompile.triton
 
     @functools.wraps(original)
     def triton(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
-        if _as_measured.get():
-            take_what_was_measured(source_code)
+        if not _as_measured.get():
+            return original(self, kernel_name, source_code, *args, **kwargs)
+        take_what_was_measured(source_code)
         # A user who has everything tuned has it done as Inductor does.
-        chosen = _as_measured.get() and _wanted.get() is not None
-        if not (chosen and any(setting in source_code for setting in _TUNED)):
+        if _wanted.get() is None or not any(setting in source_code for setting in _TUNED):
             return original(self, kernel_name, source_code, *args, **kwargs)
         # The pool may have met it when its code was written, before anything was found: what it
         # has kept knows nothing of that. Loaded here, the kernel looks it up.
@@ -153,6 +140,7 @@ def _dispatch_loading() -> None:
     AsyncCompile.triton = triton  # type: ignore[method-assign]
 
 
+@once
 def _dispatch_kernels() -> None:
     from torch._inductor.codegen.triton import TritonKernel
     from torch._inductor.codegen.triton_combo_kernel import ComboKernel
