@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sysconfig
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,15 +56,21 @@ def _of_readers(
     Those of the nodes that read it: it was made for them.
     """
     added: dict[str, tuple[str, ...]] = {}
+    if all(found.values()):
+        return added
+    names = [node_name(node) for node in nodes]
+    users: dict[str, list[int]] = defaultdict(list)
+    for at, node in enumerate(nodes):
+        for buffer in node.used_buffer_names():
+            users[buffer].append(at)
     # Backwards, so that a copy of a copy has lines as well.
-    for node in reversed(nodes):
-        name = node_name(node)
-        if found[name]:
+    for at in reversed(range(len(nodes))):
+        if found[names[at]]:
             continue
-        written = set(node.get_buffer_names())
-        readers = (node_name(n) for n in nodes if written & n.used_buffer_names() and n is not node)
-        lines = (line for reader in readers for line in added.get(reader, found[reader]))
-        added[name] = tuple(dict.fromkeys(lines))
+        readers = {user for buffer in nodes[at].get_buffer_names() for user in users[buffer]}
+        ordered = (names[reader] for reader in sorted(readers - {at}))
+        lines = (line for reader in ordered for line in added.get(reader, found[reader]))
+        added[names[at]] = tuple(dict.fromkeys(lines))
     return added
 
 
