@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from fusewise.costmodel.interface import FloatArray
-from fusewise.costmodel.meeting import DISTINCT
+from fusewise.costmodel.touches import DISTINCT
 
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each), where all
 #: but the dearest are done while memory is waited for. Transcendentals have a measured rate.

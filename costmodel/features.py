@@ -26,7 +26,7 @@ from fusewise.costmodel.frames import Frames
 from fusewise.costmodel.hints import reduction_hints
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.layout import SECTOR_BYTES
-from fusewise.costmodel.meeting import DISTINCT, MET, Meeting, Met
+from fusewise.costmodel.meeting import Meeting, Met
 from fusewise.costmodel.operations import CLASSES
 from fusewise.costmodel.partials import (
     LARGEST,
@@ -39,6 +39,7 @@ from fusewise.costmodel.partials import (
     node_sums,
 )
 from fusewise.costmodel.tiles import WARP, holds_rows, tile_of
+from fusewise.costmodel.touches import DISTINCT, MET
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.problem import Problem
 

@@ -1,7 +1,8 @@
 """What the accesses of a group's nodes make of each other: what moves, what stays, what repeats.
 
 One :class:`Meeting` serves one problem on one device. It fills the columns that no node has on its
-own; those that have nothing to do with other nodes are in ``fusewise.costmodel.partials``.
+own; those that have nothing to do with other nodes are in ``fusewise.costmodel.partials``, and
+what a single access adds to them is in ``fusewise.costmodel.touches``.
 """
 
 from __future__ import annotations
@@ -12,95 +13,29 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.geometry import walk
 from fusewise.costmodel.lookups import follows_loops
 from fusewise.costmodel.loops import loops_in
-from fusewise.schedule.problem import Access, Buffer, Node, Problem
+from fusewise.costmodel.touches import AT, MET, NOT_SUMMED, Touches, moving_reads
+from fusewise.schedule.problem import Node, Problem
 
-#: Bytes that memory moves at least: a cache line, and a sector of one.
-_LINE_BYTES: Final = {"cpu": 64, "cuda": 32}
-
-#: Columns of distinct bytes that move, by the way that they are accessed.
-DISTINCT: Final = (
-    "read_contiguous",
-    "read_strided",
-    "read_broadcast",
-    "read_gather",
-    "read_opaque",
-    "written_contiguous",
-    "written_strided",
-    "written_atomic",
-    "written_other",
-)
-#: The columns, in the order of :meth:`Meeting.columns`.
-MET: Final = (
-    *DISTINCT,
-    "line_bytes",
-    "across_bytes",
-    "runs",
-    "random_bytes",
-    "cached",
-    "reread",
-    "stores_removed",
-    "reads_removed",
-    "touched",
-    "narrow",
-    "half",
-    "wide",
-    "unaligned",
-    "loop_shapes",
-    "passes",
-    "inputs",
-    "outputs",
-    "intermediates",
-    "loads",
-    "live_values",
-)
-_AT: Final = {name: i for i, name in enumerate(MET)}
 _LINE, _ACROSS, _RUNS, _UNALIGNED = (
-    _AT["line_bytes"],
-    _AT["across_bytes"],
-    _AT["runs"],
-    _AT["unaligned"],
+    AT["line_bytes"],
+    AT["across_bytes"],
+    AT["runs"],
+    AT["unaligned"],
 )
 _RANDOM, _CACHED, _REREAD = (
-    _AT["random_bytes"],
-    _AT["cached"],
-    _AT["reread"],
+    AT["random_bytes"],
+    AT["cached"],
+    AT["reread"],
 )
 _STORES_REMOVED, _READS_REMOVED, _TOUCHED = (
-    _AT["stores_removed"],
-    _AT["reads_removed"],
-    _AT["touched"],
+    AT["stores_removed"],
+    AT["reads_removed"],
+    AT["touched"],
 )
-_FIRST_COUNT: Final = _AT["loop_shapes"]
-_READ_AT: Final = {
-    "contiguous": _AT["read_contiguous"],
-    "strided": _AT["read_strided"],
-    "broadcast": _AT["read_broadcast"],
-    "gather": _AT["read_gather"],
-    "atomic": _AT["read_opaque"],
-    "opaque": _AT["read_opaque"],
-}
-_WRITE_AT: Final = {
-    "contiguous": _AT["written_contiguous"],
-    "strided": _AT["written_strided"],
-    "broadcast": _AT["written_other"],
-    "gather": _AT["written_other"],
-    "atomic": _AT["written_atomic"],
-    "opaque": _AT["written_other"],
-}
-#: Where the touched bytes of an element width are summed; 4 bytes are what is left.
-_WIDTH_AT: Final = {1: _AT["narrow"], 2: _AT["half"], 8: _AT["wide"], 16: _AT["wide"]}
-_NOT_SUMMED: Final = len(MET)
-#: A buffer of this part of the last-level cache stays there while it is looked up.
-_NEAR: Final = 4
-#: Four-byte elements in the 32 bytes that a cache moves at the least.
-_SECTOR_ELEMENTS: Final = 8
-
+_FIRST_COUNT: Final = AT["loop_shapes"]
 
 #: Node, access (buffer and index), bytes, whether it is a write, and whether it was read before.
 Moving = tuple[int, tuple[str, str], int, bool, bool]
@@ -120,37 +55,6 @@ class Met(NamedTuple):
     levels: Mapping[int, int]
 
 
-class _Touch(NamedTuple):
-    """An access with all that a group needs to know of it, looked up once."""
-
-    slot: int  # identity of (buffer, index)
-    buffer: int
-    at: int  # where its distinct bytes are summed
-    bytes: int
-    touched: int
-    line: float
-    random: int
-    across: int  # its distinct bytes where neighbours lie along an outer loop
-    along: int  # its distinct bytes where they lie along the innermost
-    runs: float
-    unaligned: int  # its touched bytes where rows begin anywhere
-    width_at: int
-    size: float  # of the whole buffer
-    outside: bool  # a write: somebody who is no node needs the buffer
-    users: int  # a write: bitset of the nodes that read it
-    key: tuple[str, str]
-
-
-def _moving(node: Node, problem: Problem) -> list[Access]:
-    """The reads of a node that move data.
-
-    One that overwrites a buffer has to wait for it, and that stands there as a read of all of it.
-    """
-    written = [problem.buffer_by_name.get(access.buffer) for access in node.writes]
-    overwritten = {alias for buffer in written if buffer is not None for alias in buffer.aliases}
-    return [a for a in node.reads if a.kind != "opaque" or a.buffer not in overwritten]
-
-
 def _inner_sizes(node: Node) -> frozenset[int]:
     """Extents of the innermost loops of a node, taken as one: of one of them, of two..., not all.
 
@@ -158,10 +62,6 @@ def _inner_sizes(node: Node) -> frozenset[int]:
     """
     loops = [extent for extent in (*node.ranges[0], *node.ranges[1]) if extent > 1]
     return frozenset(accumulate(reversed(loops[1:]), operator.mul))
-
-
-def _size(access: Access, buffer: Buffer | None) -> int:
-    return buffer.bytes if buffer is not None and buffer.bytes > 0 else access.bytes
 
 
 class Meeting:
@@ -176,26 +76,24 @@ class Meeting:
     ) -> None:
         """``nodes`` in topological order; ``rank`` is the number of each by name."""
         self._problem = problem
-        self._profile = profile
         self._rank = rank
-        self._slots: dict[tuple[str, str], int] = {}
-        self._buffer_ids: dict[str, int] = {}
-        self._follows = [follows_loops(node, problem) for node in nodes]
+        touches = Touches(problem, profile, rank)
+        follows = [follows_loops(node, problem) for node in nodes]
         self.followed = [
             {
-                (a.buffer, a.index): self._elements(a)
+                (a.buffer, a.index): touches.elements(a)
                 for a in (*node.reads, *node.writes)
-                if follows and a.kind in ("gather", "atomic")
+                if along and a.kind in ("gather", "atomic")
             }
-            for node, follows in zip(nodes, self._follows, strict=True)
+            for node, along in zip(nodes, follows, strict=True)
         ]
         self._reads = [
-            [self._touch(a, node, _READ_AT, along) for a in _moving(node, problem)]
-            for node, along in zip(nodes, self._follows, strict=True)
+            [touches.read(a, node, along=along) for a in moving_reads(node, problem)]
+            for node, along in zip(nodes, follows, strict=True)
         ]
         self._writes = [
-            [self._touch(a, node, _WRITE_AT, along) for a in node.writes]
-            for node, along in zip(nodes, self._follows, strict=True)
+            [touches.write(a, node, along=along) for a in node.writes]
+            for node, along in zip(nodes, follows, strict=True)
         ]
         self._shapes = [(node.numel, node.rnumel) for node in nodes]
         self._loops = [
@@ -248,7 +146,7 @@ class Meeting:
         inputs, loads, kept = self._load(
             ids, total, written, made, crossed, moving, levels, left_behind
         )
-        total[_FIRST_COUNT:_NOT_SUMMED] = (
+        total[_FIRST_COUNT:NOT_SUMMED] = (
             len({self._shapes[i] for i in ids}),
             1 + max(levels.values()),
             inputs,
@@ -257,7 +155,7 @@ class Meeting:
             loads,
             kept / len(ids),
         )
-        return Met(total[:_NOT_SUMMED], moving, crossed, main, levels)
+        return Met(total[:NOT_SUMMED], moving, crossed, main, levels)
 
     def _crossed(self, ids: Sequence[int]) -> tuple[int, Collection[int]]:
         """The group's main node, and the nodes whose loops are turned round to share its own.
@@ -368,69 +266,6 @@ class Meeting:
             for r in self._reads[i]
             if math.prod(self._shapes[i]) > rows and made.get(r.buffer, loops[i]) != loops[i]
         }
-
-    def _elements(self, access: Access) -> int:
-        size = _size(access, self._problem.buffer_by_name.get(access.buffer))
-        return size // max(access.itemsize, 1)
-
-    def _touch(self, access: Access, node: Node, at: dict[str, int], along: bool) -> _Touch:
-        buffer = self._problem.buffer_by_name.get(access.buffer)
-        touched = access.touched * access.itemsize
-        line_bytes = _LINE_BYTES[self._profile.kind]
-        per_line = max(line_bytes // max(access.itemsize, 1), 1)
-        steps = walk(access, (*node.ranges[0], *node.ranges[1]))
-        run_bytes = steps.run * access.itemsize
-        line = 0.0
-        random = 0
-        if access.kind in ("gather", "atomic"):
-            # Whole rows are looked up (an embedding): one jump a line, not one an element.
-            rows = steps.step == 1
-            if along:
-                # From one turn of the loops to the next it goes on to a neighbour, or stays.
-                line = touched
-            elif 0 < _size(access, buffer) <= self._profile.cache_bytes // _NEAR:
-                # What fits the cache is never far, but comes in sectors.
-                line = touched if rows else touched * min(_SECTOR_ELEMENTS, per_line)
-            else:
-                random = touched // per_line if rows else touched
-        elif steps.least > 1:
-            line = access.bytes * min(steps.least, per_line)
-        elif run_bytes < min(line_bytes, access.bytes):
-            line = access.bytes * line_bytes / run_bytes
-        outside, users = self._needed_by(buffer)
-        return _Touch(
-            slot=self._slots.setdefault((access.buffer, access.index), len(self._slots)),
-            buffer=self._buffer_ids.setdefault(access.buffer, len(self._buffer_ids)),
-            at=at[access.kind],
-            bytes=access.bytes,
-            touched=touched,
-            line=line,
-            random=random,
-            across=access.bytes if steps.across else 0,
-            along=access.bytes if steps.step == 1 else 0,
-            runs=access.bytes / run_bytes,
-            unaligned=0 if steps.aligned else touched,
-            width_at=_WIDTH_AT.get(access.itemsize, _NOT_SUMMED),
-            size=float(buffer.bytes) if buffer is not None and buffer.bytes > 0 else np.inf,
-            outside=outside or access.kind == "atomic",
-            users=users,
-            key=(access.buffer, access.index),
-        )
-
-    def _needed_by(self, buffer: Buffer | None) -> tuple[bool, int]:
-        """Whether something that is no node needs the buffer, and the bitset of nodes that do.
-
-        A buffer that shares its memory with others is needed: what is stored is the other's value.
-        """
-        if buffer is None or buffer.is_input or buffer.is_output or buffer.aliases:
-            return True, 0
-        users = 0
-        for name in buffer.users:
-            rank = self._rank.get(name)
-            if rank is None:
-                return True, 0
-            users |= 1 << rank
-        return False, users
 
     def _dataflow(self, nodes: Sequence[Node]) -> list[tuple[tuple[int, int], ...]]:
         """For each node its producers, with 1 where their loop must end before this one starts.
