@@ -10,9 +10,10 @@ common launches; of the 55 among them without such kernels, one took longer by m
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from graphlib import TopologicalSorter
 from typing import Final
 
-from fusewise.schedule.plan import Plan
+from fusewise.schedule.plan import Plan, group_needs
 from fusewise.schedule.problem import Access, Node, Problem
 
 #: Kinds of nodes whose kernels can share a launch.
@@ -72,32 +73,12 @@ def _mixes(problem: Problem, names: Collection[str]) -> bool:
 def depths(problem: Problem, plan: Plan) -> list[int]:
     """For each group of a plan, the longest way to it from where nothing is needed.
 
-    Groups of one depth need nothing of each other.
+    Groups of one depth need nothing of each other. The plan has to be one that can be run.
     """
-    at = plan.group_of()
-    needs: list[set[int]] = [set() for _ in plan.groups]
-    for dep in problem.dependencies:
-        user, needed = at[dep.consumer], at[dep.producer]
-        if user != needed:
-            needs[user].add(needed)
-    return _longest(needs)
-
-
-def _longest(needs: Sequence[Collection[int]]) -> list[int]:
-    users: list[list[int]] = [[] for _ in needs]
-    for user, needed in enumerate(needs):
-        for other in needed:
-            users[other].append(user)
-    waiting = [len(needed) for needed in needs]
+    needs = group_needs(problem, plan)
     depth = [0] * len(needs)
-    ready = [at for at, n in enumerate(waiting) if n == 0]
-    while ready:
-        at = ready.pop()
-        for user in users[at]:
-            depth[user] = max(depth[user], depth[at] + 1)
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                ready.append(user)
+    for at in TopologicalSorter(dict(enumerate(needs))).static_order():
+        depth[at] = max((depth[needed] + 1 for needed in needs[at]), default=0)
     return depth
 
 

@@ -193,6 +193,17 @@ def is_acyclic(problem: Problem, groups: Iterable[Sequence[str]]) -> bool:
     return done == len(needs)
 
 
+def group_needs(problem: Problem, plan: Plan) -> list[set[int]]:
+    """For each group of a plan, the other groups that have to run before it, by their index."""
+    owner = plan.group_of()
+    needs: list[set[int]] = [set() for _ in plan.groups]
+    for dep in problem.dependencies:
+        consumer, producer = owner[dep.consumer], owner[dep.producer]
+        if consumer != producer:
+            needs[consumer].add(producer)
+    return needs
+
+
 def check_plan(problem: Problem, plan: Plan) -> None:
     """Refuse a plan that is no acyclic partition of all the problem's nodes.
 
@@ -237,12 +248,7 @@ def _cyclic_group(problem: Problem, plan: Plan) -> tuple[str, ...]:
 
     Every cycle goes through such a group, since nodes alone close none.
     """
-    owner = plan.group_of()
-    needs: list[set[int]] = [set() for _ in plan.groups]
-    for dep in problem.dependencies:
-        consumer, producer = owner[dep.consumer], owner[dep.producer]
-        if consumer != producer:
-            needs[consumer].add(producer)
+    needs = group_needs(problem, plan)
     # Groups that cannot be put in order: from one of them, walking to a need that cannot be put
     # in order either comes round in the end.
     stuck = _unordered(needs)
