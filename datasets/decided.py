@@ -71,8 +71,8 @@ class Decided:
         """Keep a decision; where that cannot be, an older one is not kept either."""
         decision = outcome.decision
         path = self._path(decision.graph_key, decision.device_key, decision.mode)
-        wanted = {decision.schedule_id, *(c.schedule_id for c in decision.candidates)}
-        needed = {key: value for key, value in outcome.schedules.items() if key in wanted}
+        named = _named(decision)
+        needed = {key: value for key, value in outcome.schedules.items() if key in named}
         unfinished = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -97,8 +97,7 @@ class Decided:
             before = self._read(row.graph_key, row.device_key, row.mode)
             if before is not None and before.decision.at > row.at:
                 continue
-            wanted = {row.schedule_id, *(c.schedule_id for c in row.candidates)}
-            if wanted <= schedules.keys() and row.graph_key in nodes:
+            if _named(row) <= schedules.keys() and row.graph_key in nodes:
                 self.keep(Outcome(row, schedules, nodes[row.graph_key]))
             else:
                 with contextlib.suppress(OSError):
@@ -111,3 +110,8 @@ class Decided:
     def _path(self, graph_key: str, device_key: str, mode: str) -> Path:
         named = hashlib.sha256(f"{graph_key}\n{device_key}\n{mode}".encode()).hexdigest()
         return self._folder / f"{named[:32]}.json"
+
+
+def _named(decision: DecisionRow) -> set[str]:
+    """Ids of the schedules that a decision tells of."""
+    return {decision.schedule_id, *(c.schedule_id for c in decision.candidates)}
