@@ -7,6 +7,7 @@ only, in the process that asks: a worker process, where a crash costs nothing el
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import zlib
@@ -26,6 +27,8 @@ from fusewise.datasets.graphnet.pieces import Piece
 from fusewise.datasets.graphnet.program import Program
 from fusewise.datasets.graphnet.source import parse
 from fusewise.schedule.errors import CorpusError
+
+log = logging.getLogger(__name__)
 
 _DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPE_WEIGHTS = (40, 45, 15)
@@ -159,6 +162,8 @@ class GraphNetCorpus:
             program = Program(self._fitted(version), training=version.training)
             scale = max(self.scale, 1.0)
             limits = Most(min(int(_INPUTS * scale), _LARGEST_INPUTS), int(_flops(version, scale)))
+            if program.kept:
+                log.info("%s keeps its own batch: %s", version, program.kept)
             chosen = _choose(program, random.Random(name), self.pieces, limits)
         except Unloadable as error:
             raise _refused(version, str(error)) from error
@@ -247,7 +252,8 @@ def _choose(program: Program, source: random.Random, most: int, limits: Most) ->
         chosen += _spread(distinct, count)
     if not chosen:
         why = "".join(f"; most: {reason}" for reason, _ in lacking.most_common(1))
-        raise Unloadable(f"no piece of it can be used{why}")
+        kept = f"; it keeps its own batch, since {program.kept}" if program.kept else ""
+        raise Unloadable(f"no piece of it can be used{why}{kept}")
     return chosen
 
 

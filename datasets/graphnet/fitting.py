@@ -30,6 +30,7 @@ from fusewise.datasets.graphnet.tracing import (
     quietly,
     tensors,
     unnest,
+    where,
 )
 from fusewise.datasets.graphnet.work import flops
 
@@ -53,6 +54,8 @@ class Fitted:
     trace: Trace
     #: 1 where the graph did not follow.
     factor: int
+    #: Why it did not; "" where it did, or was not asked to.
+    kept: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,11 @@ def _fit(
         factor //= 2
     if factor > 1 and (batch := _batch(inputs)) is not None:
         scaled = {n: _scaled(m, batch, factor) for n, m in inputs.items()}
-        larger = Scaling(graph, trace, batch, factor).run(scaled)
-        if larger is not None:
-            return Fitted(graph, scaled, larger, factor)
+        scaling = Scaling(graph, trace, batch, factor)
+        larger = scaling.run(scaled)
+        if larger is None:
+            return Fitted(graph, inputs, trace, 1, scaling.refusal)
+        return Fitted(graph, scaled, larger, factor)
     return Fitted(graph, inputs, trace, 1)
 
 
@@ -164,7 +169,7 @@ def _plain(
                 if is_data_dependent(error):
                     trace.ended = f"{type(error).__name__} at {node.name}"
                     break
-                raise Unloadable(f"{_where(node)} fails: {error}"[:300]) from error
+                raise Unloadable(f"{where(node)} fails: {error}"[:300]) from error
             nesting += nests(node)
             # A level of vmap is a number too, but the run with a larger batch enters it again.
             if not trace.writes[node] and not nests(node) and folder.fold(node, value):
@@ -175,10 +180,6 @@ def _plain(
         folder.rewrite(graph.output_node())
     folder.erase(graph)
     return trace
-
-
-def _where(node: fx.Node) -> str:
-    return f"{getattr(node.target, '__name__', node.target)} ({node.name})"
 
 
 def _retype(node: fx.Node, dtype: torch.dtype) -> None:

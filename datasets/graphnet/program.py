@@ -42,6 +42,8 @@ class Program:
 
     def __init__(self, fitted: Fitted, *, training: bool) -> None:
         self.training = training
+        #: Why it has its own batch where a larger one was wanted; "" where it has not.
+        self.kept = fitted.kept
         self.trace = fitted.trace
         self._metas = fitted.inputs
         _gather_parts(fitted)

@@ -17,7 +17,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from fusewise.datasets.graphnet.meta import TensorMeta
-from fusewise.datasets.graphnet.tracing import Trace, empty, nests, storage, tensors, unnest
+from fusewise.datasets.graphnet.tracing import Trace, empty, nests, storage, tensors, unnest, where
 
 _TAKES_SHAPE = {
     *("view", "reshape", "expand", "repeat", "broadcast_to", "unflatten", "tile", "new_zeros"),
@@ -41,6 +41,8 @@ class Scaling:
     def __init__(self, graph: fx.Graph, base: Trace, batch: int, factor: int) -> None:
         self.graph, self.base = graph, base
         self.batch, self.factor = batch, factor
+        #: Why the graph could not follow; "" where it did.
+        self.refusal = ""
         self._undo: list[tuple[fx.Node, Any, Any, list[fx.Node]]] = []
 
     def run(self, inputs: Mapping[fx.Node, TensorMeta]) -> Trace | None:
@@ -60,24 +62,30 @@ class Scaling:
         finally:
             unnest(nesting)
         if not grew:
+            self.refusal = "no result of it grows"
             self._take_back()
             return None
         return trace
 
     def _settle(self, trace: Trace, node: fx.Node) -> bool:
         """Whether the node's result follows the batch, after the first edit with which it does."""
+        failures = []
         for strict in (True, False):
             for edit in self._edits(trace, node):
                 try:
                     replaced = self._called(trace, edit)
                     value = trace.record(node, partial(self._try, trace, node, edit, replaced))
-                except Exception:  # noqa: BLE001 - any failure only means: try the next
+                except Exception as error:  # noqa: BLE001 - whatever fails, the next is tried
+                    failures.append(f"fails: {error}")
                     continue
                 if self._overlaps(trace, node, replaced):
                     continue
                 if self._follows(trace, node, value, strict=strict):
                     self._write(trace, node, edit, replaced)
                     return True
+        # The first is that of the node as it stands.
+        why = failures[0] if failures else "gives no more for more"
+        self.refusal = f"{where(node)} {why}"[:300]
         return False
 
     def _overlaps(self, trace: Trace, node: fx.Node, replaced: Mapping[fx.Node, Any]) -> bool:

@@ -204,6 +204,11 @@ def unnest(levels: int) -> None:
         torch._C._functorch._vmap_decrement_nesting()
 
 
+def where(node: fx.Node) -> str:
+    """A node as it is told of in refusals."""
+    return f"{getattr(node.target, '__name__', node.target)} ({node.name})"
+
+
 def is_data_dependent(error: BaseException) -> bool:
     """Whether the program's shapes depend on its data from there on."""
     return type(error).__name__ in _DATA_DEPENDENT

@@ -106,6 +106,13 @@ def test_errors_name_the_sample_and_the_cause(write_sample: WriteSample) -> None
             list(corpus.build(f"timm/{name}@fp32,x1,infer"))
 
 
+def test_a_refusal_tells_that_the_batch_could_not_grow(write_sample: WriteSample) -> None:
+    sample = write_sample("return (torch.mm(L_x_, L_x_),)", {"L_x_": ([2, 2], "float32")})
+    corpus = GraphNetCorpus(_root(sample))
+    with pytest.raises(CorpusError, match=r"nothing to fuse; it keeps its own batch, since mm \(mm"):
+        list(corpus.build("timm/toy10@fp32,x4,infer"))
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_samples_run_and_repeat(

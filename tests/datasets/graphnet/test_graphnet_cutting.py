@@ -279,9 +279,12 @@ def test_a_model_that_cannot_follow_keeps_its_batch() -> None:
     body = "y = L_x_ + L_self_parameters_c_\nz = torch.outer(y.sum(1), y.sum(1))\nreturn (z,)"
     arguments = {"L_x_": ([2, 3], "float32"), "L_self_parameters_c_": ([3], "float32")}
     fitted = _fit(body, arguments, factor=4)
-    assert fitted.factor in (1, 4)
-    stuck = _fit("y = torch.einsum('bi->i', L_x_)\nreturn (y.view(3),)", arguments, factor=4)
-    assert stuck.factor in (1, 4)
+    assert (fitted.factor, fitted.kept) == (4, "")
+    summed = _fit("y = torch.einsum('bi->i', L_x_)\nreturn (y.view(3),)", arguments, factor=4)
+    assert (summed.factor, summed.kept) == (1, "no result of it grows")
+    squared = _fit("return (torch.mm(L_x_, L_x_),)", {"L_x_": ([2, 2], "float32")}, factor=4)
+    assert squared.factor == 1
+    assert squared.kept.startswith("mm (mm) fails: ")
 
 
 def test_the_factor_keeps_to_the_largest_activation() -> None:
