@@ -16,9 +16,10 @@ import msgspec
 
 from fusewise.compiler.alternatives import Alternative, alternatives, few, try_alternatives
 from fusewise.compiler.inductor.choices import WIDE, config_patches, schedule_of, stage_of, variants
-from fusewise.compiler.inductor.driver import GraphCompile, LiveGraph
+from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import listening
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.refusals import Refusal, classify
 from fusewise.compiler.inductor.thresholds import ORDERING_SETTING, TILING_SETTINGS, Figures
@@ -26,13 +27,13 @@ from fusewise.compiler.inductor.wide_products import half_products
 from fusewise.compiler.reports import RulesReport
 from fusewise.compiler.ruled import Lowered, check_apart, report_rules
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.gains import Gains, Kernel, kinds_of
+from fusewise.costmodel.gains import Gains, Kernel, kernels_of, kinds_of
 from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.errors import PlanError, first_line
 from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import Problem, group_signature
+from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Candidate, Choice
 from fusewise.search.beam import Budget, beam_search
 from fusewise.search.repair import Keeping, repaired
@@ -114,12 +115,7 @@ class Survey:
         """The kernels of one of the candidates, with how often each occurs."""
         plan = candidate.schedule.plan
         assert plan is not None
-        return Counter(
-            Kernel(
-                group_signature(self.problem, group.names), group.us, group.low_us, group.high_us
-            )
-            for group in predictor.plans(self.problem).breakdown(plan)
-        )
+        return kernels_of(self.problem, predictor.plans(self.problem).breakdown(plan))
 
 
 class _Costs:

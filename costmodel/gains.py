@@ -18,6 +18,7 @@ import msgspec
 from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.plan_cost import GroupCost
 from fusewise.schedule.kernel_choices import COMBO
+from fusewise.schedule.problem import Problem, group_signature
 from fusewise.schedule.reductions import SPLIT
 from fusewise.schedule.schedule import NODE, Choice
 
@@ -158,6 +159,13 @@ class Kernel:
     us: float
     low_us: float
     high_us: float
+
+
+def kernels_of(problem: Problem, groups: Iterable[GroupCost]) -> Counter[Kernel]:
+    """The kernels of a plan for ``problem``, with how often each occurs."""
+    return Counter(
+        Kernel(group_signature(problem, g.names), g.us, g.low_us, g.high_us) for g in groups
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ slower ones in place of a bound on its mean). Fits nothing itself.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,9 +30,9 @@ from fusewise.costmodel.gains import (
     Difference,
     GainKind,
     Gains,
-    Kernel,
     Record,
     difference,
+    kernels_of,
     kinds_of,
     sure_total,
 )
@@ -43,7 +43,7 @@ from fusewise.datasets.samples import ScheduleSample, ScheduleSamples
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import combos
 from fusewise.schedule.plan import Plan, check_plan
-from fusewise.schedule.problem import Problem, group_signature
+from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice
 
 #: Graphs below which no kind can pass: with fewer taken the one that is added is too many.
@@ -154,7 +154,7 @@ class _Graph:
         if own is None:
             return []
         total_us = sure_total(own)
-        kernels = _kernels(self._problem(self._own), own)
+        kernels = kernels_of(self._problem(self._own), own)
         found = []
         for sample in members:
             if sample.schedule == self._own.schedule:
@@ -169,7 +169,7 @@ class _Graph:
                 groups = self._groups(sample, sample.schedule.plan)
                 if groups is None or sample.schedule.codegen:
                     continue
-                gain = difference(kernels, _kernels(self._problem(sample), groups))
+                gain = difference(kernels, kernels_of(self._problem(sample), groups))
                 own_plan = sample.origin in _OWN_PLANS
                 kinds = kinds_of(sample.schedule.lowering, (), own_plan=own_plan)
             found.append(
@@ -217,12 +217,6 @@ class _Graph:
             cost = PlanCost(problem, self._profile, self._model, self._extern_us)
             self._costs[sample.problem_key] = cost
         return cost.breakdown(plan)
-
-
-def _kernels(problem: Problem, groups: Iterable[GroupCost]) -> Counter[Kernel]:
-    return Counter(
-        Kernel(group_signature(problem, g.names), g.us, g.low_us, g.high_us) for g in groups
-    )
 
 
 def gains_from(tried: Sequence[Tried], device_kind: str) -> Gains:
