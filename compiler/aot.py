@@ -29,11 +29,12 @@ from fusewise.compiler.inductor.settings import (
     outside_settings,
     settings_in_force,
 )
+from fusewise.compiler.looking import survey_all
 from fusewise.compiler.options import Options
 from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport, add_report
 from fusewise.compiler.session import Session, device_of
-from fusewise.compiler.survey import Predictor, survey_all
+from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.gains import gains_of
 from fusewise.datasets.store import default_store_path
 from fusewise.schedule.errors import OptionError, PlanError

@@ -23,6 +23,7 @@ from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.settings import inductor_settings, known_settings
+from fusewise.compiler.looking import survey_all
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import GraphJob
@@ -36,7 +37,7 @@ from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport, add_report
 from fusewise.compiler.ruled import check_known, compile_by_rules, lower_by_rules
 from fusewise.compiler.session import Session, device_of, many_ranks, unmeasurable
-from fusewise.compiler.survey import Predictor, Survey, default_candidate, survey_all
+from fusewise.compiler.survey import Predictor, Survey, default_candidate
 from fusewise.costmodel.gains import gains_of
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph

@@ -20,6 +20,7 @@ from fusewise.compiler.finishing_search import finish_search
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import graph_key
 from fusewise.compiler.inductor.interceptors import Program
+from fusewise.compiler.looking import survey_all
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.memory import recall, remember
 from fusewise.compiler.offering import choice_space, worth_trying
@@ -29,7 +30,7 @@ from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.ruled import Lowered, lower_by_rules
 from fusewise.compiler.searched import Effort, FrontPoint, SearchedGraph
 from fusewise.compiler.session import Session, device_of, unmeasurable
-from fusewise.compiler.survey import Survey, default_candidate, survey_all
+from fusewise.compiler.survey import Survey, default_candidate
 from fusewise.compiler.trying import Subject, Tries
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.rows import CandidateSummary, DecisionRow

@@ -30,9 +30,10 @@ from fusewise.compiler.inductor.stages import (
     generate_stage,
     has_templates,
 )
+from fusewise.compiler.looking import survey_all
 from fusewise.compiler.measuring.job import Budget, ProgramJob
 from fusewise.compiler.session import Session, device_of
-from fusewise.compiler.survey import default_candidate, survey_all
+from fusewise.compiler.survey import default_candidate
 from fusewise.compiler.visiting import size_of
 from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer

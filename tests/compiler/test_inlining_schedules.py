@@ -22,9 +22,10 @@ from fusewise.compiler.alternatives import (
     try_alternatives,
 )
 from fusewise.compiler.inductor.interceptors import Applier
+from fusewise.compiler.looking import survey_all
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.offering import choice_space
-from fusewise.compiler.survey import Predictor, Survey, survey, survey_all
+from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.costmodel.device import DeviceProfile, device_profile
 from fusewise.costmodel.registry import load_model
 from fusewise.datasets.rows import CandidateSummary, DecisionRow, GraphRow, Row, ScheduleRow

@@ -13,10 +13,11 @@ import torch
 
 import fusewise
 from fusewise.compiler import pipeline
+from fusewise.compiler.looking import survey_all
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
-from fusewise.compiler.survey import Predictor, Survey, survey_all
+from fusewise.compiler.survey import Predictor, Survey
 from fusewise.costmodel.device import DeviceProfile, device_profile
 from fusewise.costmodel.gains import USUAL, Gains, gains_of
 from fusewise.costmodel.interface import FloatArray, Prediction

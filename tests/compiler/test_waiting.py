@@ -15,7 +15,8 @@ from torch._inductor import config as inductor_config
 from fusewise.compiler.inductor import aside
 from fusewise.compiler.inductor.choices import variants
 from fusewise.compiler.inductor.interceptors import Program
-from fusewise.compiler.survey import Predictor, Survey, survey, survey_all
+from fusewise.compiler.looking import survey_all
+from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.errors import PlanError

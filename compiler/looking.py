@@ -1,0 +1,203 @@
+"""Looking at one graph under one set of choices after the other, while there is time.
+
+Predicts only, as ``survey`` does for each of them; nothing is compiled or timed.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from fusewise.compiler.alternatives import Alternative, alternatives, few, try_alternatives
+from fusewise.compiler.inductor.choices import WIDE, schedule_of, stage_of, variants
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.ruled import Lowered
+from fusewise.compiler.survey import Predictor, Survey, survey
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.gains import Gains, kinds_of
+from fusewise.schedule.errors import PlanError, first_line
+from fusewise.schedule.plan import Plan
+from fusewise.schedule.schedule import Choice
+from fusewise.search.beam import Budget
+
+log = logging.getLogger(__name__)
+
+#: Share of the time after which no further choice about the whole graph is looked at, where there
+#: are single nodes to decide on.
+_VARIANTS_SHARE = 0.6
+
+
+def survey_all(
+    graph: GraphCompile,
+    predictor: Predictor,
+    *,
+    key: str,
+    kind: str,
+    budget_s: float | None,
+    lowered: Lowered | None = None,
+    told: Callable[[str], None] = log.debug,
+    most: int | None = None,
+    gains: Gains | None = None,
+) -> list[Survey]:
+    """Survey a graph under Inductor's own choices, then under others that change it.
+
+    First each choice about the whole graph, then single values that might better be stored or
+    inlined, by themselves and together.
+
+    Args:
+        budget_s: seconds after which no further choice is looked at, and for the search of each;
+            None for no limit but the search's own, so that the result never depends on the clock.
+        lowered: the user's rules with what they want of the lowering.
+        told: is told of choices that the graph cannot be lowered under, and why.
+        most: of others to look at, the most promising, and once at what of them gains put together;
+            None for all.
+        gains: what may be taken of what is found; the rest is not looked at. None where all may.
+    """
+    plans = gains is None or gains.may(["plan"])
+    looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told, plans=plans)
+    first = looks.first()
+    offered: Sequence[Alternative] = alternatives(first, predictor.profile)
+    whole = [
+        choices
+        for choices in variants(predictor.profile.kind)
+        if _matter(first, choices) and _may_pay(choices, predictor.profile)
+    ]
+    if gains is not None:
+        whole = [choices for choices in whole if _may_be_taken(choices, gains)]
+        offered = [one for one in offered if _may_be_taken(one.choices, gains)]
+    if most is not None:
+        whole, offered = few(whole, offered, most)
+    looks.ahead([*whole, *(alternative.choices for alternative in offered)])
+    looks.share = _VARIANTS_SHARE if offered else 1.0
+    others: list[Survey] = []
+    for choices in whole:
+        alike = [s for s in others if _names(s.choices) == _names(choices)]
+        if all(_matter(s, choices) for s in alike):
+            found = looks(choices)
+            others += [] if found is None else [found]
+    looks.share = 1.0
+    together = None if most is None else 1
+    return [first, *others, *try_alternatives(first, offered, looks, together)]
+
+
+def _may_be_taken(choices: Sequence[Choice], gains: Gains) -> bool:
+    """Whether a prediction is ever enough for ``choices``."""
+    schedule = schedule_of(choices, None)
+    return gains.may(kinds_of(schedule.lowering, schedule.codegen, own_plan=True))
+
+
+def _matter(surveyed: Survey, choices: Sequence[Choice]) -> bool:
+    """Whether a graph might come out otherwise under ``choices``, all others being the same."""
+    return surveyed.grounds is None or surveyed.grounds.matter(choices)
+
+
+def _may_pay(choices: Sequence[Choice], profile: DeviceProfile) -> bool:
+    """Whether a choice about the whole graph can be worth anything on the device at all."""
+    return not profile.multiplies_half_fast or all(choice.name != WIDE for choice in choices)
+
+
+def _names(choices: Sequence[Choice]) -> set[str]:
+    return {choice.name for choice in choices}
+
+
+class _Looks:
+    """Surveys of one graph under one set of choices after the other, while there is time."""
+
+    def __init__(
+        self,
+        graph: GraphCompile,
+        predictor: Predictor,
+        key: str,
+        kind: str,
+        budget_s: float | None,
+        lowered: Lowered | None,
+        told: Callable[[str], None],
+        *,
+        plans: bool,
+    ) -> None:
+        self._graph = graph
+        self._plans = plans
+        self._told = told
+        self._predictor = predictor
+        self._key = key
+        self._kind = kind
+        self._budget_s = budget_s
+        self._lowered = lowered
+        self._start = time.monotonic()
+        self._seen: set[tuple[tuple[str, ...], Plan]] = set()
+        #: Of the time, how much may be gone when another look begins.
+        self.share = 1.0
+        #: What was looked at aside, before it is asked for.
+        self._found: dict[tuple[Choice, ...], Survey | Exception] = {}
+
+    def first(self) -> Survey:
+        """The graph under Inductor's own choices."""
+        found = self._survey((), 2)
+        self._seen.add(_shape(found))
+        return found
+
+    def ahead(self, asked: Sequence[tuple[Choice, ...]]) -> None:
+        """Look at all of ``asked`` at a time, where this process can be copied for that.
+
+        What comes of a look does not depend on where it was taken.
+        """
+        left = None if self._budget_s is None else self._budget_s - self._spent()
+        if left is not None and left <= 0:
+            return
+        jobs = [functools.partial(self._survey, choices, 4) for choices in asked]
+        for choices, found in zip(asked, self._graph.aside(jobs, left), strict=True):
+            if found is not None:
+                self._found[choices] = found
+
+    def _taken(self, choices: tuple[Choice, ...]) -> Survey:
+        found = self._found.pop(choices, None)
+        if found is None:
+            return self._survey(choices, 4)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def __call__(self, choices: tuple[Choice, ...]) -> Survey | None:
+        """The graph under other choices; None where time is up, or they are impossible or idle."""
+        if self._budget_s is not None and self._spent() > self.share * self._budget_s:
+            return None
+        try:
+            other = self._taken(choices)
+        except (PlanError, RuntimeError) as error:
+            # What rules or choices store or inline cannot be under these, or Inductor fails at
+            # what it does not meet by itself: these are out, the others are not.
+            asked = ", ".join(f"{choice.name}={choice.value}" for choice in choices)
+            log.info("not lowered under %s", asked, exc_info=True)
+            self._told(f"{asked}: {first_line(error)}")
+            return None
+        codegen = any(stage_of(choice) == "codegen" for choice in choices)
+        shape = _shape(other)
+        if shape in self._seen and not codegen:
+            return None
+        self._seen.add(shape)
+        return other
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._start
+
+    def _survey(self, choices: tuple[Choice, ...], part: int) -> Survey:
+        """Survey with one ``part``-th of the time that is left for the search of plans."""
+        left = None if self._budget_s is None else self._budget_s - self._spent()
+        limit = Budget(seconds=None if left is None else max(0.05, left / part))
+        return survey(
+            self._graph,
+            self._predictor,
+            key=self._key,
+            kind=self._kind,
+            choices=choices,
+            budget=limit,
+            lowered=self._lowered,
+            plans=self._plans,
+        )
+
+
+def _shape(found: Survey) -> tuple[tuple[str, ...], Plan]:
+    """What a lowering is to the scheduler: equal shapes give equal code."""
+    return tuple(node.signature for node in found.problem.nodes), found.default_plan
