@@ -8,7 +8,6 @@ common launch.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +20,7 @@ from torch._inductor.virtualized import V
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import is_subgraph
 from fusewise.compiler.inductor.plans import members, owners
+from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.rules import RuleSet
 from fusewise.search.rules import Rulings
@@ -39,8 +39,6 @@ class _Wanted:
 
 
 _active: ContextVar[_Wanted | None] = ContextVar("fusewise_combos", default=None)
-_lock = threading.Lock()
-_installed = False
 
 
 @contextmanager
@@ -54,36 +52,29 @@ def combined_by(rules: RuleSet | None, sets: _Sets = ()) -> Iterator[None]:
         yield
         return
     _install()
-    token = _active.set(_Wanted(rules, sets))
-    try:
+    with holding(_active, _Wanted(rules, sets)):
         yield
-    finally:
-        _active.reset(token)
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        foreach = inductor_scheduler.ForeachKernelSchedulerNode
-        original = foreach.group_nodes_for_combo_kernels
+    foreach = inductor_scheduler.ForeachKernelSchedulerNode
+    original = foreach.group_nodes_for_combo_kernels
 
-        def group(scheduler: inductor_scheduler.Scheduler) -> list[list[_Node]]:
-            wanted = _active.get()
-            # A subgraph has kernels of its own, of which a schedule says nothing.
-            if wanted is None or is_subgraph(V.graph):
-                return original(scheduler)
-            groups = _chosen(scheduler, wanted.sets) if wanted.sets else original(scheduler)
-            if wanted.rules is None:
-                return groups
-            kept = _kept(scheduler, groups, wanted.rules)
-            if wanted.sets and len(kept) != len(groups):
-                raise _refused(wanted.sets[0], "the rules do not let all of the sets be")
-            return kept
+    def group(scheduler: inductor_scheduler.Scheduler) -> list[list[_Node]]:
+        wanted = _active.get()
+        # A subgraph has kernels of its own, of which a schedule says nothing.
+        if wanted is None or is_subgraph(V.graph):
+            return original(scheduler)
+        groups = _chosen(scheduler, wanted.sets) if wanted.sets else original(scheduler)
+        if wanted.rules is None:
+            return groups
+        kept = _kept(scheduler, groups, wanted.rules)
+        if wanted.sets and len(kept) != len(groups):
+            raise _refused(wanted.sets[0], "the rules do not let all of the sets be")
+        return kept
 
-        foreach.group_nodes_for_combo_kernels = staticmethod(group)  # type: ignore[method-assign]
-        _installed = True
+    foreach.group_nodes_for_combo_kernels = staticmethod(group)  # type: ignore[method-assign]
 
 
 def _chosen(scheduler: inductor_scheduler.Scheduler, sets: _Sets) -> list[list[_Node]]:

@@ -18,6 +18,11 @@ from typing import Any
 import torch
 from torch._inductor.codecache import PyCodeCache
 
+from fusewise.compiler.inductor.replacing import once
+
+#: Seconds of one call, which launches on the current stream and can be repeated.
+_Clock = Callable[[Callable[[], Any]], float]
+
 #: Inductor's own limit of registers that are spilled, where a kernel's metadata have none.
 _SPILLED = 16
 #: What a kernel changes is copied before it is timed, up to this.
@@ -25,18 +30,23 @@ _MOST_COPIED_BYTES = 1 << 28
 
 #: Files of kernels that were measured in another process.
 _measured: set[str] = set()
-_installed: set[str] = set()
+#: What kernels of this process are timed by while they are tuned; None for Inductor's own.
+_clock: _Clock | None = None
 
 
-def tune_warm(seconds: Callable[[Callable[[], Any]], float]) -> None:
+def tune_warm(seconds: _Clock) -> None:
     """Have the kernels of this process tuned with a warm cache. For processes that measure.
 
     Args:
         seconds: of one call, which launches on the current stream and can be repeated.
     """
-    if "warm" in _installed:
-        return
-    _installed.add("warm")
+    global _clock  # noqa: PLW0603
+    _clock = seconds
+    _dispatch_timing()
+
+
+@once
+def _dispatch_timing() -> None:
     # Not needed on a CPU.
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -44,14 +54,15 @@ def tune_warm(seconds: Callable[[Callable[[], Any]], float]) -> None:
 
     @functools.wraps(original)
     def bench(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> float:
-        if not _repeatable(self, launcher, args, kwargs):
+        clock = _clock
+        if clock is None or not _repeatable(self, launcher, args, kwargs):
             return float(original(self, launcher, *args, **kwargs))
         copies, named = self.clone_args(*args, **kwargs)
 
         def launch() -> None:
             launcher(*copies, **named, stream=torch.cuda.current_stream().cuda_stream)
 
-        return 1e3 * seconds(launch)
+        return 1e3 * clock(launch)
 
     CachingAutotuner.bench = bench  # type: ignore[method-assign]
 
@@ -80,9 +91,11 @@ def take_what_was_measured(source: str) -> None:
     """
     _, path = PyCodeCache.write(source)
     _measured.add(path)
-    if "taken" in _installed:
-        return
-    _installed.add("taken")
+    _dispatch_choice()
+
+
+@once
+def _dispatch_choice() -> None:
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     original: Any = CachingAutotuner.benchmark_all_configs

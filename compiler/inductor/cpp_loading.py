@@ -24,14 +24,15 @@ from torch._inductor.async_compile import AsyncCompile
 
 from fusewise.compiler.inductor.cpp_glue import CALL, REPEAT
 from fusewise.compiler.inductor.cpp_kernels import CppKernel, built_in, compile_command
+from fusewise.compiler.inductor.replacing import holding, once
 
 log = logging.getLogger(__name__)
 
 _library: ContextVar[Path | None] = ContextVar("fusewise_library", default=None)
 _command_in_force: ContextVar[str] = ContextVar("fusewise_compile_command", default="")
-_lock = threading.Lock()
-_installed = False
+#: Libraries that were loaded, and who loads one now.
 _loaded: dict[Path, ModuleType] = {}
+_loading = threading.Lock()
 _repeaters: dict[Callable[..., Any], Callable[..., float]] = {}
 
 
@@ -46,13 +47,8 @@ def prebuilt(library: str) -> Iterator[None]:
         yield
         return
     _install()
-    token = _library.set(Path(library))
-    command = _command_in_force.set("")
-    try:
+    with holding(_library, Path(library)), holding(_command_in_force, ""):
         yield
-    finally:
-        _command_in_force.reset(command)
-        _library.reset(token)
 
 
 def repeater(function: Callable[..., Any]) -> Callable[..., float] | None:
@@ -67,26 +63,22 @@ def repeater(function: Callable[..., Any]) -> Callable[..., float] | None:
         return None
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        original = AsyncCompile.cpp_pybinding
+    original = AsyncCompile.cpp_pybinding
 
-        @functools.wraps(original)
-        def cpp_pybinding(
-            self: AsyncCompile, argtypes: list[str], source_code: str, *args: Any, **kwargs: Any
-        ) -> Any:
-            library = _library.get()
-            if library is not None and not args and not kwargs:
-                function = _find(library, argtypes, source_code)
-                if function is not None:
-                    return function
-            return original(self, argtypes, source_code, *args, **kwargs)
+    @functools.wraps(original)
+    def cpp_pybinding(
+        self: AsyncCompile, argtypes: list[str], source_code: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        library = _library.get()
+        if library is not None and not args and not kwargs:
+            function = _find(library, argtypes, source_code)
+            if function is not None:
+                return function
+        return original(self, argtypes, source_code, *args, **kwargs)
 
-        AsyncCompile.cpp_pybinding = cpp_pybinding  # type: ignore[method-assign]
-        _installed = True
+    AsyncCompile.cpp_pybinding = cpp_pybinding  # type: ignore[method-assign]
 
 
 def _find(library: Path, argtypes: Sequence[str], source: str) -> Callable[..., Any] | None:
@@ -95,7 +87,7 @@ def _find(library: Path, argtypes: Sequence[str], source: str) -> Callable[..., 
     key = CppKernel(tuple(argtypes), source, _command_in_force.get()).key
     try:
         path = built_in(library, key)
-        with _lock:
+        with _loading:
             module = None if path is None else _loaded.get(path) or _import(path)
     except (OSError, ImportError):
         log.debug("library of kernel %s cannot be loaded", key, exc_info=True)

@@ -9,7 +9,6 @@ complete. Both are replaced by a dispatcher that asks a context variable: with n
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +17,8 @@ from typing import Any, Protocol
 from torch._inductor import graph as inductor_graph
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
+
+from fusewise.compiler.inductor.replacing import holding, once
 
 _Nodes = list[inductor_scheduler.BaseSchedulerNode]
 
@@ -44,54 +45,38 @@ _refusals: ContextVar[list[str] | None] = ContextVar("fusewise_refusals", defaul
 #: Told of every refusal: Inductor's names of the two sides, and the reason.
 _Listener = Callable[[str, str, str], None]
 _listener: ContextVar[_Listener | None] = ContextVar("fusewise_refusal_listener", default=None)
-_lock = threading.Lock()
-_installed = False
 
 
-def install() -> None:
-    """Put the dispatchers in place. Calling it again does nothing."""
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        _dispatch_fuse_nodes()
-        _dispatch_module()
-        _listen_to_refusals()
-        _installed = True
+@once
+def _install() -> None:
+    _dispatch_fuse_nodes()
+    _dispatch_module()
+    _listen_to_refusals()
 
 
 @contextmanager
 def intercept(interceptor: Interceptor) -> Iterator[None]:
     """Let ``interceptor`` decide for every graph compiled in this context."""
-    install()
-    token = _active.set(interceptor)
-    try:
+    _install()
+    with holding(_active, interceptor):
         yield
-    finally:
-        _active.reset(token)
 
 
 @contextmanager
 def refusals() -> Iterator[list[str]]:
     """Collect the reasons that Inductor gives for the fusions it refuses."""
-    install()
+    _install()
     reasons: list[str] = []
-    token = _refusals.set(reasons)
-    try:
+    with holding(_refusals, reasons):
         yield reasons
-    finally:
-        _refusals.reset(token)
 
 
 @contextmanager
 def listening(listener: _Listener) -> Iterator[None]:
     """Have ``listener`` told of each fusion that Inductor refuses, by the names in its log."""
-    install()
-    token = _listener.set(listener)
-    try:
+    _install()
+    with holding(_listener, listener):
         yield
-    finally:
-        _listener.reset(token)
 
 
 def _dispatch_fuse_nodes() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from fusewise.compiler.inductor.aside import few_garbage
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.hooks import is_subgraph
 from fusewise.compiler.inductor.inlining import Inlining
+from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.compiler.inductor.state import copy_container, forget_tilings
 from fusewise.schedule.schedule import NODE, Schedule
 
@@ -184,7 +184,7 @@ class Standing:
 
     def _lower(self) -> Lowered:
         args, kwargs = self._arguments
-        with _nothing_stands():
+        with holding(_visit, None):
             graph = _Graph(*args, **kwargs)
             with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
                 graph.run(*self._inputs)
@@ -194,8 +194,6 @@ class Standing:
 _visit: ContextVar[Callable[[Standing], None] | None] = ContextVar(
     "fusewise_standing", default=None
 )
-_lock = threading.Lock()
-_installed = False
 
 
 @contextmanager
@@ -205,20 +203,8 @@ def standing(visit: Callable[[Standing], None]) -> Iterator[None]:
     The compile then goes on as if nothing had been. Graphs within the graph are not shown.
     """
     _install()
-    token = _visit.set(visit)
-    try:
+    with holding(_visit, visit):
         yield
-    finally:
-        _visit.reset(token)
-
-
-@contextmanager
-def _nothing_stands() -> Iterator[None]:
-    token = _visit.set(None)
-    try:
-        yield
-    finally:
-        _visit.reset(token)
 
 
 def _key(patches: Mapping[str, Any], schedule: Schedule) -> object | None:
@@ -247,34 +233,30 @@ def can_stand() -> bool:
     return not triton.autotune_at_compile_time
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        initialise, codegen = _Graph.__init__, _Graph.codegen
+    initialise, codegen = _Graph.__init__, _Graph.codegen
 
-        @functools.wraps(initialise)
-        def initialised(self: _Graph, *args: Any, **kwargs: Any) -> None:
-            initialise(self, *args, **kwargs)
-            if _visit.get() is not None and not _is_inner(self):
-                setattr(self, _ARGUMENTS, (args, kwargs))
+    @functools.wraps(initialise)
+    def initialised(self: _Graph, *args: Any, **kwargs: Any) -> None:
+        initialise(self, *args, **kwargs)
+        if _visit.get() is not None and not _is_inner(self):
+            setattr(self, _ARGUMENTS, (args, kwargs))
 
-        @functools.wraps(codegen)
-        def shown(self: _Graph) -> Any:
-            visit = _visit.get()
-            if visit is None or not hasattr(self, _ARGUMENTS):
-                return codegen(self)
-            with _nothing_stands():
-                waiting = Standing(self, codegen)
-                with few_garbage():
-                    visit(waiting)
-                return waiting.go_on()
+    @functools.wraps(codegen)
+    def shown(self: _Graph) -> Any:
+        visit = _visit.get()
+        if visit is None or not hasattr(self, _ARGUMENTS):
+            return codegen(self)
+        with holding(_visit, None):
+            waiting = Standing(self, codegen)
+            with few_garbage():
+                visit(waiting)
+            return waiting.go_on()
 
-        _remember_flops()
-        _Graph.__init__ = initialised  # type: ignore[method-assign]
-        _Graph.codegen = shown  # type: ignore[method-assign]
-        _installed = True
+    _remember_flops()
+    _Graph.__init__ = initialised  # type: ignore[method-assign]
+    _Graph.codegen = shown  # type: ignore[method-assign]
 
 
 def _remember_flops() -> None:

@@ -9,7 +9,6 @@ Inductor decides as if fusewise were not there. Nothing here decides what is wor
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +19,7 @@ from torch._inductor import ir
 from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.hooks import is_subgraph
+from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.reductions import Shape
 
@@ -54,8 +54,6 @@ class _Reductions:
 
 
 _active: ContextVar[_Reductions | None] = ContextVar("fusewise_reductions", default=None)
-_lock = threading.Lock()
-_installed: set[str] = set()
 
 
 @contextmanager
@@ -70,14 +68,11 @@ def reduced_by(splits: Mapping[str, int], shapes: Mapping[str, Shape]) -> Iterat
         yield
         return
     if splits:
-        _install("lowering", _dispatch_lowering)
+        _dispatch_lowering()
     if shapes:
-        _install("codegen", _dispatch_codegen)
-    token = _active.set(_Reductions(splits, shapes))
-    try:
+        _dispatch_codegen()
+    with holding(_active, _Reductions(splits, shapes)):
         yield
-    finally:
-        _active.reset(token)
 
 
 def check_split() -> None:
@@ -114,13 +109,7 @@ def _refused(why: str) -> PlanError:
     return PlanError(why, subject="schedule", remedy="leave the choice out, or search again")
 
 
-def _install(what: str, dispatch: Any) -> None:
-    with _lock:
-        if what not in _installed:
-            dispatch()
-            _installed.add(what)
-
-
+@once
 def _dispatch_lowering() -> None:
     original = ir.Reduction.num_splits
 
@@ -181,6 +170,7 @@ def _power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
+@once
 def _dispatch_codegen() -> None:
     from torch._inductor.codegen.triton import TritonKernel
     from torch._inductor.codegen.triton_combo_kernel import ComboKernel

@@ -7,7 +7,6 @@ after. Changes nothing.
 from __future__ import annotations
 
 import functools
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from typing import Any, Literal
 import torch.fx
 from torch._inductor import compile_fx as inductor_compile_fx
 from torch.fx.passes import graph_transform_observer
+
+from fusewise.compiler.inductor.replacing import holding, once
 
 #: Where in the way of a graph: before autograd, on forward and backward together (or on an
 #: inference graph), and on each graph by itself.
@@ -51,8 +52,6 @@ class Rewrite:
 
 _heard: ContextVar[list[Rewrite] | None] = ContextVar("fusewise_rewrites", default=None)
 _stage: ContextVar[Stage | None] = ContextVar("fusewise_rewrite_stage", default=None)
-_lock = threading.Lock()
-_installed = False
 
 
 @contextmanager
@@ -63,27 +62,20 @@ def rewrites() -> Iterator[list[Rewrite]]:
     """
     _install()
     heard: list[Rewrite] = []
-    token = _heard.set(heard)
-    try:
+    with holding(_heard, heard):
         yield heard
-    finally:
-        _heard.reset(token)
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        observer: Any = graph_transform_observer.GraphTransformObserver
-        for method in ("apply_graph_pass", "apply_gm_pass"):
-            setattr(observer, method, _pass_heard(getattr(observer, method)))
-        for function, stage in _STAGES.items():
-            # One of them may have another name in another version; then its passes still tell.
-            original = getattr(inductor_compile_fx, function, None)
-            if original is not None:
-                setattr(inductor_compile_fx, function, _stage_heard(original, stage))
-        _installed = True
+    observer: Any = graph_transform_observer.GraphTransformObserver
+    for method in ("apply_graph_pass", "apply_gm_pass"):
+        setattr(observer, method, _pass_heard(getattr(observer, method)))
+    for function, stage in _STAGES.items():
+        # One of them may have another name in another version; then its passes still tell.
+        original = getattr(inductor_compile_fx, function, None)
+        if original is not None:
+            setattr(inductor_compile_fx, function, _stage_heard(original, stage))
 
 
 def _pass_heard(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,12 +101,9 @@ def _stage_heard(original: Callable[..., Any], stage: Stage) -> Callable[..., An
         # It calls itself for subgraphs, which are part of the whole.
         if heard is None or _stage.get() is not None:
             return original(gm, *args, **kwargs)
-        token = _stage.set(stage)
         before = _operators(gm)
-        try:
+        with holding(_stage, stage):
             result = original(gm, *args, **kwargs)
-        finally:
-            _stage.reset(token)
         after = result if isinstance(result, torch.fx.GraphModule) else gm
         heard.append(_told(stage, "", before, _operators(after)))
         return result

@@ -8,7 +8,6 @@ outside of :func:`storing_every_value`.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +19,7 @@ from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
 from fusewise.compiler.inductor.hooks import is_subgraph
+from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.compiler.inductor.values import box_of, is_stored
 
 
@@ -57,8 +57,6 @@ def _device_type(box: ir.StorageBox) -> str:
 
 
 _active: ContextVar[Stored | None] = ContextVar("fusewise_stored", default=None)
-_lock = threading.Lock()
-_installed = False
 
 
 @contextmanager
@@ -66,27 +64,20 @@ def storing_every_value(device_type: str) -> Iterator[Stored]:
     """Store each value that graphs lowered in this context compute on ``device_type``."""
     _install()
     stored = Stored(device_type)
-    token = _active.set(stored)
-    try:
+    with holding(_active, stored):
         yield stored
-    finally:
-        _active.reset(token)
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        original = inductor_graph.GraphLowering.call_function
+    original = inductor_graph.GraphLowering.call_function
 
-        @functools.wraps(original)
-        def call_function(
-            self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: Any
-        ) -> Any:
-            stored = _active.get()
-            lower = functools.partial(original, self, target, args, kwargs)
-            return lower() if stored is None or is_subgraph(self) else stored.store(self, lower)
+    @functools.wraps(original)
+    def call_function(
+        self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: Any
+    ) -> Any:
+        stored = _active.get()
+        lower = functools.partial(original, self, target, args, kwargs)
+        return lower() if stored is None or is_subgraph(self) else stored.store(self, lower)
 
-        inductor_graph.GraphLowering.call_function = call_function  # type: ignore[method-assign]
-        _installed = True
+    inductor_graph.GraphLowering.call_function = call_function  # type: ignore[method-assign]

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from torch._inductor.codegen import cpp
+
+from fusewise.compiler.inductor.replacing import holding, once
 
 _SPACE = "vector_math"
 #: Each takes and gives vectors of fp32. Polynomials and the splitting of ln 2 are those of Cephes
@@ -134,8 +135,6 @@ _CALL = re.compile(rf"\b(\w+(?:\.neg\(\))?)\.({'|'.join(_NAMES)})\(\)")
 _METHODS = (*_NAMES, "expm1", "sigmoid", "atanh")
 _INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
 _active: ContextVar[bool] = ContextVar("fusewise_vector_math", default=False)
-_lock = threading.Lock()
-_installed = False
 
 
 @contextmanager
@@ -145,29 +144,22 @@ def written_out(wanted: bool) -> Iterator[None]:
         yield
         return
     _install()
-    token = _active.set(True)
-    try:
+    with holding(_active, True):
         yield
-    finally:
-        _active.reset(token)
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        overrides: Any = cpp.CppVecOverrides
-        for name in _METHODS:
-            setattr(overrides, name, staticmethod(_dispatcher(getattr(overrides, name))))
-        original = cpp.KernelGroup.codegen_group
+    overrides: Any = cpp.CppVecOverrides
+    for name in _METHODS:
+        setattr(overrides, name, staticmethod(_dispatcher(getattr(overrides, name))))
+    original = cpp.KernelGroup.codegen_group
 
-        @functools.wraps(original)
-        def codegen_group(self: cpp.KernelGroup, name: str | None = None) -> str:
-            return with_definitions(original(self, name))
+    @functools.wraps(original)
+    def codegen_group(self: cpp.KernelGroup, name: str | None = None) -> str:
+        return with_definitions(original(self, name))
 
-        cpp.KernelGroup.codegen_group = codegen_group  # type: ignore[method-assign]
-        _installed = True
+    cpp.KernelGroup.codegen_group = codegen_group  # type: ignore[method-assign]
 
 
 def _dispatcher(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

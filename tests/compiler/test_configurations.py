@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 import fusewise
 from fusewise.compiler.inductor import configurations
@@ -21,10 +20,8 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def untuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process in which nothing is replaced yet; what a test replaces is put back."""
-    for name in ("bench", "benchmark_all_configs"):
-        monkeypatch.setattr(CachingAutotuner, name, getattr(CachingAutotuner, name))
-    monkeypatch.setattr(configurations, "_installed", set())
+    """A process that tunes as Inductor does, and does so again after the test."""
+    monkeypatch.setattr(configurations, "_clock", None)
 
 
 def rows(x: Any) -> Any:
