@@ -10,7 +10,6 @@ where that is worth it.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,12 +22,12 @@ from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.hooks import is_subgraph
+from fusewise.compiler.inductor.replacing import holding, once
 
 aten = torch.ops.aten
-_HALF = (torch.float16, torch.bfloat16)
+#: Types of 16 bits, whose products are exact in fp32.
+HALF = (torch.float16, torch.bfloat16)
 _active: ContextVar[bool] = ContextVar("fusewise_products", default=False)
-_lock = threading.Lock()
-_installed = False
 
 
 @contextmanager
@@ -38,11 +37,8 @@ def products_as_sums(wanted: bool) -> Iterator[None]:
         yield
         return
     _install()
-    token = _active.set(True)
-    try:
+    with holding(_active, True):
         yield
-    finally:
-        _active.reset(token)
 
 
 def vector_products(gm: torch.fx.GraphModule) -> int:
@@ -61,27 +57,23 @@ def vector_products(gm: torch.fx.GraphModule) -> int:
     return total
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        lowering_class = inductor_graph.GraphLowering
-        original = lowering_class.call_function
+    lowering_class = inductor_graph.GraphLowering
+    original = lowering_class.call_function
 
-        @functools.wraps(original)
-        def call_function(
-            self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
-        ) -> Any:
-            sums = _PRODUCTS.get(target) if _active.get() else None
-            if sums is not None and not is_subgraph(V.graph):
-                result = sums(args, kwargs)
-                if result is not None:
-                    return result
-            return original(self, target, args, kwargs)
+    @functools.wraps(original)
+    def call_function(
+        self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        sums = _PRODUCTS.get(target) if _active.get() else None
+        if sums is not None and not is_subgraph(V.graph):
+            result = sums(args, kwargs)
+            if result is not None:
+                return result
+        return original(self, target, args, kwargs)
 
-        lowering_class.call_function = call_function  # type: ignore[method-assign]
-        _installed = True
+    lowering_class.call_function = call_function  # type: ignore[method-assign]
 
 
 def _mm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -105,7 +97,7 @@ def _addmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return None
     dtype = left.get_dtype()
     product = _summed(left, right, 2, 0, 1, keep=True)
-    return _cast(lowerings[aten.add.Tensor](_widened(bias), product), dtype)
+    return cast(lowerings[aten.add.Tensor](widened(bias), product), dtype)
 
 
 _PRODUCTS: dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], Any]] = {
@@ -131,18 +123,20 @@ def _summed(left: Any, right: Any, last: int, rows: int, over: int, *, keep: boo
     """The product as a sum; ``keep``: in the precision that it is added up in."""
     dtype = left.get_dtype()
     each = lowerings[aten.mul.Tensor](
-        lowerings[aten.unsqueeze.default](_widened(left), last),
-        lowerings[aten.unsqueeze.default](_widened(right), rows),
+        lowerings[aten.unsqueeze.default](widened(left), last),
+        lowerings[aten.unsqueeze.default](widened(right), rows),
     )
     result = lowerings[aten.sum.dim_IntList](each, [over])
-    return result if keep else _cast(result, dtype)
+    return result if keep else cast(result, dtype)
 
 
-def _widened(value: Any) -> Any:
-    return _cast(value, torch.float32) if value.get_dtype() in _HALF else value
+def widened(value: Any) -> Any:
+    """A lowered value in fp32 where it has 16 bits, otherwise as it is."""
+    return cast(value, torch.float32) if value.get_dtype() in HALF else value
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """A lowered value in ``dtype``; itself where it is that already."""
     if value.get_dtype() == dtype:
         return value
     return lowerings[torch.ops.prims.convert_element_type.default](value, dtype)

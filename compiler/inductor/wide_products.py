@@ -11,7 +11,6 @@ here decides where that is worth it.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,14 +20,14 @@ import torch
 import torch.fx
 from torch._inductor import graph as inductor_graph
 from torch._inductor import ir
-from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
 from fusewise.compiler.inductor.hooks import is_subgraph
+from fusewise.compiler.inductor.products import HALF, cast, widened
+from fusewise.compiler.inductor.replacing import holding, once
 
 aten = torch.ops.aten
-_HALF = (torch.float16, torch.bfloat16)
 #: Operators by name, since not every torch has all; of these the first ones are plain products.
 _PLAIN = ("mm", "addmm", "bmm", "baddbmm")
 _OTHERS = (
@@ -46,8 +45,6 @@ def _overload(name: str) -> Any:
 _PRODUCTS = frozenset(map(_overload, _PLAIN))
 _ALL = (_PRODUCTS | frozenset(map(_overload, _OTHERS))) - {None}
 _active: ContextVar[bool] = ContextVar("fusewise_wide_products", default=False)
-_lock = threading.Lock()
-_installed = False
 
 
 @contextmanager
@@ -57,11 +54,8 @@ def wide_products(wanted: bool) -> Iterator[None]:
         yield
         return
     _install()
-    token = _active.set(True)
-    try:
+    with holding(_active, True):
         yield
-    finally:
-        _active.reset(token)
 
 
 def half_products(gm: torch.fx.GraphModule) -> int:
@@ -91,7 +85,7 @@ def _counts(target: Any, tensors: list[tuple[str, torch.dtype, tuple[Any, ...]]]
     widening would read and write it once more.
     """
     device, dtype, _ = tensors[0]
-    if device != "cpu" or dtype not in _HALF:
+    if device != "cpu" or dtype not in HALF:
         return False
     if target not in _PRODUCTS:
         return True
@@ -100,26 +94,22 @@ def _counts(target: Any, tensors: list[tuple[str, torch.dtype, tuple[Any, ...]]]
     return not any(isinstance(n, int) and n == 1 for n in (left[-2], right[-1]))
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        lowering_class = inductor_graph.GraphLowering
-        original = lowering_class.call_function
+    lowering_class = inductor_graph.GraphLowering
+    original = lowering_class.call_function
 
-        @functools.wraps(original)
-        def call_function(
-            self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
-        ) -> Any:
-            wide = _active.get() and target in _ALL and not is_subgraph(V.graph)
-            if not wide or not _lowered_counts(target, args):
-                return original(self, target, args, kwargs)
-            args, kwargs = pytree.tree_map_only(ir.TensorBox, _widened, (args, kwargs))
-            return _narrowed(original(self, target, args, kwargs), self.current_node)
+    @functools.wraps(original)
+    def call_function(
+        self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        wide = _active.get() and target in _ALL and not is_subgraph(V.graph)
+        if not wide or not _lowered_counts(target, args):
+            return original(self, target, args, kwargs)
+        args, kwargs = pytree.tree_map_only(ir.TensorBox, widened, (args, kwargs))
+        return _narrowed(original(self, target, args, kwargs), self.current_node)
 
-        lowering_class.call_function = call_function  # type: ignore[method-assign]
-        _installed = True
+    lowering_class.call_function = call_function  # type: ignore[method-assign]
 
 
 def _lowered_counts(target: Any, args: Any) -> bool:
@@ -137,10 +127,6 @@ def _fixed(size: Any) -> Any:
     return int(size) if getattr(size, "is_Integer", isinstance(size, int)) else size
 
 
-def _widened(value: ir.TensorBox) -> Any:
-    return _cast(value, torch.float32) if value.get_dtype() in _HALF else value
-
-
 def _narrowed(results: Any, node: torch.fx.Node) -> Any:
     """Results in the dtypes that they have in the captured graph."""
     wanted = node.meta["val"]
@@ -152,8 +138,4 @@ def _narrowed(results: Any, node: torch.fx.Node) -> Any:
 def _as_wanted(value: Any, like: Any) -> Any:
     if not isinstance(value, ir.TensorBox) or not isinstance(like, torch.Tensor):
         return value
-    return value if value.get_dtype() == like.dtype else _cast(value, like.dtype)
-
-
-def _cast(value: ir.TensorBox, dtype: torch.dtype) -> Any:
-    return lowerings[torch.ops.prims.convert_element_type.default](value, dtype)
+    return cast(value, like.dtype)
