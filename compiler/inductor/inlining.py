@@ -2,8 +2,9 @@
 
 Inductor decides on a value's box of storage: ``mark_reuse``, ``has_exceeded_max_reads`` and
 ``realize_hint`` store by rule of thumb, everything else that calls ``realize`` needs the value in
-memory. Their methods are replaced once a process by dispatchers that ask a context variable: with
-no :class:`Inlining` active in this context, Inductor runs as if fusewise were not there.
+memory. Their methods, and the others that hold a figure of the lowering against a threshold, are
+replaced once a process by dispatchers that ask a context variable: with no :class:`Inlining` active
+in this context, Inductor runs as if fusewise were not there.
 
 A schedule may overrule rules of thumb only, so whatever it decides computes the same values.
 Nothing here decides what is worth storing.
@@ -12,9 +13,8 @@ Nothing here decides what is worth storing.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -30,13 +30,12 @@ from fusewise.compiler.inductor.lowered_values import (
     rule_of_reads,
     rule_of_reuse,
 )
-from fusewise.compiler.inductor.thresholds import Figures, noting
+from fusewise.compiler.inductor.replacing import holding, once
+from fusewise.compiler.inductor.thresholds import Figures
 from fusewise.schedule.inlining import InliningDecision, Verdict
 
 _active: ContextVar[Inlining | None] = ContextVar("fusewise_inlining", default=None)
 _lowering: ContextVar[Lowering | None] = ContextVar("fusewise_lowering", default=None)
-_lock = threading.Lock()
-_installed = False
 
 
 class Inlining:
@@ -68,22 +67,21 @@ class Inlining:
             yield
             return
         _install()
-        token = _active.set(self)
-        try:
-            with noting(self.figures) if self.record else nullcontext():
-                yield
-        finally:
-            _active.reset(token)
+        with holding(_active, self):
+            yield
 
 
+@once
 def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        _dispatch_graph()
-        _dispatch_boxes()
-        _installed = True
+    _dispatch_graph()
+    _dispatch_boxes()
+    _dispatch_loops()
+
+
+def _figures() -> Figures | None:
+    """Where to note what is held against thresholds; None where that is not recorded."""
+    inlining = _active.get()
+    return None if inlining is None or not inlining.record else inlining.figures
 
 
 def _dispatch_graph() -> None:
@@ -96,15 +94,17 @@ def _dispatch_graph() -> None:
         inlining = _active.get()
         if inlining is None:
             return run(self, *args)
+        if inlining.record:
+            # Graphs within the graph, and what is lowered as something else, come by here too or
+            # are of a kind of which nothing is known.
+            module: Any = self.module
+            inlining.figures.note_graph(module.graph)
         # A subgraph, and the graph of what is constant, are lowered within the compile of theirs
         # and have other nodes under the same names.
         nested = _lowering.get() is not None or is_subgraph(self) or self.is_const_graph
         state = None if nested else Lowering(self, inlining.wanted, record=inlining.record)
-        token = _lowering.set(state)
-        try:
+        with holding(_lowering, state):
             result = run(self, *args)
-        finally:
-            _lowering.reset(token)
         if state is not None:
             inlining.decisions = state.finish()
         return result
@@ -149,9 +149,12 @@ def _dispatch_boxes() -> None:
         return realize(self)
 
     @functools.wraps(should_realize)
-    def watched_should_realize(self: ir.StorageBox, *args: Any, **kwargs: Any) -> bool:
+    def watched_should_realize(self: ir.StorageBox, users: int, **kwargs: Any) -> bool:
+        figures = _figures()
+        if figures is not None:
+            figures.note_reuse(self, users)
         found = known(self)
-        asked = functools.partial(should_realize, self, *args, **kwargs)
+        asked = functools.partial(should_realize, self, users, **kwargs)
         if found is None:
             return asked()
         fanout = kwargs.get("graph_reuse", True)
@@ -159,6 +162,9 @@ def _dispatch_boxes() -> None:
 
     @functools.wraps(has_exceeded)
     def watched_has_exceeded(self: ir.StorageBox) -> bool:
+        figures = _figures()
+        if figures is not None:
+            figures.note_reads(self)
         found = known(self)
         asked = functools.partial(has_exceeded, self)
         return asked() if found is None else decided(found[1], asked, lambda: rule_of_reads(self))
@@ -193,3 +199,25 @@ def _dispatch_boxes() -> None:
     box_class.has_exceeded_max_reads = watched_has_exceeded  # type: ignore[method-assign]
     box_class.mark_reuse = watched_mark_reuse  # type: ignore[method-assign]
     box_class.realize_hint = watched_realize_hint  # type: ignore[method-assign]
+
+
+def _dispatch_loops() -> None:
+    large, splits = ir.Loops.has_large_inner_fn, ir.Reduction.num_splits
+
+    @functools.wraps(large)
+    def watched_large(self: ir.Loops, threshold: int | None = None) -> bool:
+        figures = _figures()
+        if figures is not None:
+            figures.note_operations(self, threshold or 0)
+        return large(self, threshold)
+
+    @functools.wraps(splits)
+    def watched_splits(*args: Any, **kwargs: Any) -> Any:
+        found = splits(*args, **kwargs)
+        figures = _figures()
+        if figures is not None:
+            figures.note_parts(found[1])
+        return found
+
+    ir.Loops.has_large_inner_fn = watched_large  # type: ignore[method-assign]
+    ir.Reduction.num_splits = staticmethod(watched_splits)  # type: ignore[method-assign]

@@ -1,21 +1,18 @@
 """What a lowering went by: every figure that Inductor held against a threshold of its own.
 
 A lowering under another threshold comes out the same where no figure lies between the two; so a
-choice that could change nothing is known before anything is lowered under it. Watches only: with
-no :class:`Figures` active in this context, Inductor runs as if fusewise were not there.
+choice that could change nothing is known before anything is lowered under it. What is held against
+what is told by the dispatchers of :mod:`~fusewise.compiler.inductor.inlining`; nothing here ever
+touches a lowering.
 """
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch.fx
 from torch._inductor import config as inductor_config
-from torch._inductor import graph as inductor_graph
 from torch._inductor import ir
 
 #: Settings that say whether fusions are refused for tiling, and whether loops are turned round.
@@ -47,7 +44,7 @@ _SPLIT, _CAT = "split_reductions", "force_pointwise_cat"
 
 
 class Figures:
-    """What was held against thresholds in the lowerings of one context."""
+    """What was held against thresholds in the lowerings that an inlining records."""
 
     def __init__(self) -> None:
         self._figures: dict[tuple[str, ...], set[_Figure]] = {
@@ -69,6 +66,28 @@ class Figures:
             return any(f.answered(f.threshold) != f.answered(value) for f in figures)
         return {_SPLIT: self._split, _CAT: self._joined}.get(name, True)
 
+    def note_graph(self, graph: torch.fx.Graph) -> None:
+        """A graph is lowered, or one within it."""
+        self._joined |= any(_may_join(str(node.target)) for node in graph.nodes)
+
+    def note_reads(self, box: ir.StorageBox) -> None:
+        """Inductor asks whether a value reads too much by now."""
+        if isinstance(box.data, ir.Pointwise):
+            self._compared(_ACCUMULATED, box.data, box.num_reads())
+
+    def note_reuse(self, box: ir.StorageBox, users: int) -> None:
+        """Inductor asks whether to store a value for its users."""
+        if users > 1 and isinstance(box.data, ir.Pointwise | ir.Reduction):
+            self._compared(_REUSED, box.data, box.num_reads())
+
+    def note_operations(self, loops: ir.Loops, floor: int) -> None:
+        """Inductor asks whether a value takes too many operations, more than ``floor`` at that."""
+        self._compared(_OPERATIONS, loops, loops.inner_fn_opcount().num_ops, floor)
+
+    def note_parts(self, parts: Any) -> None:
+        """Inductor decides into how many parts to cut a reduction."""
+        self._split |= bool(parts != 1)
+
     def _compared(self, names: tuple[str, ...], data: Any, value: int, floor: int = 0) -> None:
         threshold = _in_force(names, data)
         self._figures[names].add(_Figure(value, floor, threshold))
@@ -83,96 +102,6 @@ def _in_force(names: tuple[str, ...], data: Any) -> int:
     if ir.is_cpu(data):
         return int(getattr(config, names[1]))
     return int(getattr(config, f"_{names[0]}_default"))
-
-
-_active: ContextVar[Figures | None] = ContextVar("fusewise_figures", default=None)
-_lock = threading.Lock()
-_installed = False
-
-
-@contextmanager
-def noting(figures: Figures) -> Iterator[None]:
-    """Take note of all that is held against thresholds in this context."""
-    _install()
-    token = _active.set(figures)
-    try:
-        yield
-    finally:
-        _active.reset(token)
-
-
-def _install() -> None:
-    global _installed  # noqa: PLW0603
-    with _lock:
-        if _installed:
-            return
-        _watch_boxes()
-        _watch_loops()
-        _watch_graph()
-        _installed = True
-
-
-def _watch_boxes() -> None:
-    box_class = ir.StorageBox
-    exceeded, reuse = box_class.has_exceeded_max_reads, box_class.should_realize_on_reuse
-
-    @functools.wraps(exceeded)
-    def watched_exceeded(self: ir.StorageBox) -> bool:
-        figures = _active.get()
-        if figures is not None and isinstance(self.data, ir.Pointwise):
-            figures._compared(_ACCUMULATED, self.data, self.num_reads())
-        return exceeded(self)
-
-    @functools.wraps(reuse)
-    def watched_reuse(self: ir.StorageBox, users: int, **kwargs: Any) -> bool:
-        figures = _active.get()
-        if figures is not None and users > 1 and isinstance(self.data, ir.Pointwise | ir.Reduction):
-            figures._compared(_REUSED, self.data, self.num_reads())
-        return reuse(self, users, **kwargs)
-
-    box_class.has_exceeded_max_reads = watched_exceeded  # type: ignore[method-assign]
-    box_class.should_realize_on_reuse = watched_reuse  # type: ignore[method-assign]
-
-
-def _watch_loops() -> None:
-    large = ir.Loops.has_large_inner_fn
-
-    @functools.wraps(large)
-    def watched_large(self: ir.Loops, threshold: int | None = None) -> bool:
-        figures = _active.get()
-        if figures is not None:
-            operations = self.inner_fn_opcount().num_ops
-            figures._compared(_OPERATIONS, self, operations, threshold or 0)
-        return large(self, threshold)
-
-    ir.Loops.has_large_inner_fn = watched_large  # type: ignore[method-assign]
-    splits = ir.Reduction.num_splits
-
-    @functools.wraps(splits)
-    def watched_splits(*args: Any, **kwargs: Any) -> Any:
-        found = splits(*args, **kwargs)
-        figures = _active.get()
-        if figures is not None and found[1] != 1:
-            figures._split = True
-        return found
-
-    ir.Reduction.num_splits = staticmethod(watched_splits)  # type: ignore[method-assign]
-
-
-def _watch_graph() -> None:
-    run = inductor_graph.GraphLowering.run
-
-    @functools.wraps(run)
-    def watched_run(self: inductor_graph.GraphLowering, *args: Any) -> Any:
-        figures = _active.get()
-        if figures is not None:
-            # Graphs within the graph, and what is lowered as something else, come by here too or
-            # are of a kind of which nothing is known.
-            nodes: Any = self.module.graph
-            figures._joined |= any(_may_join(str(node.target)) for node in nodes.nodes)
-        return run(self, *args)
-
-    inductor_graph.GraphLowering.run = watched_run  # type: ignore[method-assign]
 
 
 def _may_join(target: str) -> bool:
