@@ -18,7 +18,7 @@ import duckdb
 import msgspec
 import platformdirs
 
-from fusewise.datasets.database import LOCK_TIMEOUT, Database, blaming, transaction
+from fusewise.datasets.database import LOCK_TIMEOUT, Database
 from fusewise.datasets.decided import Decided, Outcome
 from fusewise.datasets.ingest import IngestReport, has_news, ingest
 from fusewise.datasets.rows import (
@@ -38,6 +38,7 @@ from fusewise.datasets.samples import (
 )
 from fusewise.datasets.spool import SpoolWriter, spool_files
 from fusewise.datasets.tables import TABLES
+from fusewise.datasets.transfer import export_tables, merge_tables
 from fusewise.schedule.errors import StoreError
 
 
@@ -330,22 +331,8 @@ class Store:
         Raises:
             StoreError: the folder cannot be written.
         """
-        target = Path(folder)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"cannot be made: {error.strerror or error}",
-                subject=str(target),
-                remedy="give a folder that can be written",
-            ) from error
-        written = []
         with self.reading() as connection:
-            for table in TABLES:
-                file = target / f"{table}.parquet"
-                connection.execute(f"COPY {table} TO {_quoted(file)} (FORMAT parquet)")
-                written.append(file)
-        return written
+            return export_tables(connection, Path(folder))
 
     def merge(self, other: str | os.PathLike[str]) -> dict[str, int]:
         """Take in all of another store; the number of its rows by table.
@@ -369,17 +356,7 @@ class Store:
                 "there is no store", subject=str(other_path), remedy="give the path of one"
             )
         with Store.open(other_path, timeout=self._database.timeout) as source:
-            # Always in the same order: two merges of each other would wait for ever.
-            first, second = sorted((self._database, source._database), key=lambda d: str(d.path))
-            with first.lock(), second.lock(), self._database.connect(write=True) as connection:
-                with blaming(other_path):
-                    connection.execute(f"ATTACH {_quoted(other_path)} AS other (READ_ONLY)")
-                with transaction(connection):
-                    merged = {}
-                    for name, table in TABLES.items():
-                        with blaming(other_path):
-                            table.stage_from(connection, "other")
-                        merged[name] = table.merge_stage(connection)
+            merged = merge_tables(self._database, source._database)
         self._decided.forget()
         return merged
 
@@ -413,7 +390,3 @@ class Store:
 def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
     found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
     return int(found[0]) if found else 0
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"

@@ -1,0 +1,60 @@
+"""All of a store at once: its tables as Parquet files, and the tables of another taken in.
+
+Knows no spool: whoever calls has taken it in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+from fusewise.datasets.database import Database, blaming, transaction
+from fusewise.datasets.tables import TABLES
+from fusewise.schedule.errors import StoreError
+
+
+def export_tables(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
+    """Write each table as ``<table>.parquet`` into ``folder``; the files written.
+
+    Raises:
+        StoreError: the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot be made: {error.strerror or error}",
+            subject=str(folder),
+            remedy="give a folder that can be written",
+        ) from error
+    written = []
+    for table in TABLES:
+        file = folder / f"{table}.parquet"
+        connection.execute(f"COPY {table} TO {_quoted(file)} (FORMAT parquet)")
+        written.append(file)
+    return written
+
+
+def merge_tables(database: Database, other: Database) -> dict[str, int]:
+    """Take all rows of ``other`` into ``database``; how many there were, by table.
+
+    Raises:
+        StoreError: either cannot be read; nothing was taken in. The error names which.
+    """
+    merged = {}
+    # Always in the same order: two merges of each other would wait for ever.
+    first, second = sorted((database, other), key=lambda d: str(d.path))
+    with first.lock(), second.lock(), database.connect(write=True) as connection:
+        with blaming(other.path):
+            connection.execute(f"ATTACH {_quoted(other.path)} AS other (READ_ONLY)")
+        with transaction(connection):
+            for name, table in TABLES.items():
+                with blaming(other.path):
+                    table.stage_from(connection, "other")
+                merged[name] = table.merge_stage(connection)
+    return merged
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
