@@ -22,7 +22,8 @@ from fusewise.compiler.measuring.client import MeasuringProcess
 from fusewise.compiler.measuring.device import conditions, release
 from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob, ProgramResult
 from fusewise.compiler.measuring.peak import peak_bytes
-from fusewise.compiler.measuring.worker import Worker, _judge, _Loaded, _Prepared, _resolution
+from fusewise.compiler.measuring.prepared import Loaded, Prepared, judge, resolution
+from fusewise.compiler.measuring.worker import Worker
 from fusewise.search.interleave import interleave
 
 #: Seconds to wait for a device that others time on.
@@ -64,7 +65,7 @@ class StageWorker(Worker):
 
     def __init__(self) -> None:
         super().__init__()
-        self._captures: dict[str, _Prepared] = {}
+        self._captures: dict[str, Prepared] = {}
 
     def prepare_beside(self, job: GraphJob) -> None:
         """Make the inputs of a capture, those of the others staying where they are."""
@@ -91,7 +92,7 @@ class StageWorker(Worker):
 
     def _time(
         self,
-        captures: dict[str, _Prepared],
+        captures: dict[str, Prepared],
         jobs: Sequence[StageJob],
         calls: Sequence[Call | None],
         results: list[StageTimes],
@@ -99,12 +100,12 @@ class StageWorker(Worker):
     ) -> StagesResult:
         first = captures[jobs[0].graph_id]
         device = first.job.device
-        loaded: list[_Loaded | None] = []
+        loaded: list[Loaded | None] = []
         for job, call, result in zip(jobs, calls, results, strict=True):
             graph = captures[job.graph_id]
             ready = None if call is None else self._ready(graph, call, result)
             if call is not None and ready is not None:
-                result.resolutions = [_resolution(value) for value in ready.outputs]
+                result.resolutions = [resolution(value) for value in ready.outputs]
                 result.peak_bytes = peak_bytes(call, graph.inputs, torch.device(device))
             loaded.append(ready)
         self._judge_captures(captures, jobs, loaded, results)
@@ -136,9 +137,9 @@ class StageWorker(Worker):
 
     def _judge_captures(
         self,
-        captures: dict[str, _Prepared],
+        captures: dict[str, Prepared],
         jobs: Sequence[StageJob],
-        loaded: Sequence[_Loaded | None],
+        loaded: Sequence[Loaded | None],
         results: Sequence[StageTimes],
     ) -> None:
         kept: dict[str, dict[str, torch.Tensor]] = {}
@@ -152,7 +153,7 @@ class StageWorker(Worker):
                 kept |= self._kept
             # Without a reference there is nothing to hold another capture's programs to.
             if loaded[own[0]] is not None and (graph.reference is not None or own[0] == 0):
-                _judge(graph, [loaded[i] for i in own], [results[i] for i in own])
+                judge(graph, [loaded[i] for i in own], [results[i] for i in own])
         self._kept = kept
 
 

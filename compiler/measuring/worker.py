@@ -15,12 +15,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-import torch.fx
 
 from fusewise.compiler.inductor.configurations import tune_warm
 from fusewise.compiler.inductor.program import (
@@ -49,8 +47,14 @@ from fusewise.compiler.measuring.job import (
 )
 from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
 from fusewise.compiler.measuring.pace import Pace
-from fusewise.compiler.measuring.peak import peak_bytes
-from fusewise.compiler.measuring.reference import relative_error, run_reference, widen
+from fusewise.compiler.measuring.prepared import (
+    Loaded,
+    Prepared,
+    judge,
+    reference_outputs,
+    resolution,
+    weigh,
+)
 from fusewise.compiler.measuring.runs import (
     CpuRun,
     CudaRun,
@@ -58,7 +62,6 @@ from fusewise.compiler.measuring.runs import (
     private_inputs,
     put_back,
 )
-from fusewise.compiler.measuring.sent_graph import receive_graph
 from fusewise.schedule.errors import first_line
 from fusewise.search.gate import MARGIN
 from fusewise.search.interleave import interleave
@@ -75,27 +78,11 @@ _LOST = 3
 _WAIT_S, _LEAST_WAIT_S, _POLL_S = 600.0, 30.0, 0.002
 
 
-@dataclass
-class _Prepared:
-    job: GraphJob
-    inputs: list[Any]
-    #: Outputs then overwritten inputs in high precision; None where there is no reference.
-    reference: list[Any] | None
-    overwritten: list[int]
-    seconds: dict[str, float]
-
-
-@dataclass
-class _Loaded:
-    run: CpuRun | CudaRun
-    outputs: list[Any]
-
-
 class Worker:
     """State of the process: the graph in hand, and values kept for backward graphs."""
 
     def __init__(self) -> None:
-        self._graph: _Prepared | None = None
+        self._graph: Prepared | None = None
         #: That the last graph ran on.
         self.device = "cpu"
         #: Seconds that the device was this process's alone, since it was last asked.
@@ -125,9 +112,9 @@ class Worker:
             reference: list[Any] | None = None
             overwritten: list[int] = []
             if job.graph is not None and not job.random:
-                reference, overwritten = _reference(job, inputs)
+                reference, overwritten = reference_outputs(job, inputs)
         seconds = {"inputs": made - start, "reference": time.perf_counter() - made}
-        self._graph = _Prepared(job, inputs, reference, overwritten, seconds)
+        self._graph = Prepared(job, inputs, reference, overwritten, seconds)
 
     def measure(self, programs: Sequence[ProgramJob], budget: Budget) -> GraphResult:
         """Run, check and time the programs of the graph in hand; the first is the default.
@@ -172,7 +159,7 @@ class Worker:
 
     def _contest(
         self,
-        graph: _Prepared,
+        graph: Prepared,
         calls: Sequence[Call | None],
         results: list[ProgramResult],
         budget: Budget,
@@ -188,11 +175,11 @@ class Worker:
         state: dict[str, float] = {}
         default = loaded[0]
         if default is not None:
-            _judge(graph, loaded, results)
+            judge(graph, loaded, results)
             if graph.job.keep_values:
                 self._keep(graph, default.outputs)
             if budget.memory:
-                _weigh(graph, calls, loaded, results)
+                weigh(graph, calls, loaded, results)
             state = conditions(graph.job.device)
             if torch.device(graph.job.device).type == "cuda":
                 cuda_timing.wake()
@@ -216,7 +203,7 @@ class Worker:
             programs=results,
             reference="default" if graph.reference is None else "fp64",
             clock="cuda graph" if torch.device(graph.job.device).type == "cuda" else "calls",
-            resolutions=[_resolution(v) for v in default.outputs] if default else [],
+            resolutions=[resolution(v) for v in default.outputs] if default else [],
             conditions=state,
             seconds=seconds,
         )
@@ -273,7 +260,7 @@ class Worker:
             result.failure = first_line(error)
             return None
 
-    def _ready(self, graph: _Prepared, call: Call, result: ProgramResult) -> _Loaded | None:
+    def _ready(self, graph: Prepared, call: Call, result: ProgramResult) -> Loaded | None:
         try:
             inputs = private_inputs(graph.inputs)
             torch.manual_seed(0)
@@ -284,13 +271,13 @@ class Worker:
             outputs = [v.clone() if isinstance(v, torch.Tensor) else v for v in outputs]
             clobbered = overwritten_inputs(graph.inputs, inputs)
             kind = CudaRun if torch.device(graph.job.device).type == "cuda" else CpuRun
-            return _Loaded(kind(call, graph.inputs, clobbered), outputs)
+            return Loaded(kind(call, graph.inputs, clobbered), outputs)
         except Exception as error:
             log.debug("candidate %s failed", result.id, exc_info=True)
             result.failure = first_line(error)
             return None
 
-    def _keep(self, graph: _Prepared, outputs: Sequence[Any]) -> None:
+    def _keep(self, graph: Prepared, outputs: Sequence[Any]) -> None:
         values = {
             name: value
             for names, found in (
@@ -304,54 +291,6 @@ class Worker:
         if total > _MOST_KEPT_BYTES:
             values = {n: v for n, v in values.items() if not v.dtype.is_floating_point}
         self._kept = {graph.job.graph_id: values}
-
-
-def _reference(job: GraphJob, inputs: Sequence[Any]) -> tuple[list[Any] | None, list[int]]:
-    assert job.graph is not None
-    try:
-        outputs, overwritten = run_reference(receive_graph(job.graph), inputs, job.dtypes)
-    except Exception:
-        log.debug("no high-precision reference", exc_info=True)
-        return None, []
-    return [*outputs, *overwritten.values()], list(overwritten)
-
-
-def _judge(
-    graph: _Prepared, loaded: Sequence[_Loaded | None], results: Sequence[ProgramResult]
-) -> None:
-    default = loaded[0]
-    assert default is not None
-    reference = graph.reference
-    if reference is None or len(reference) != len(default.outputs):
-        graph.reference = None
-        reference = [widen(v) if isinstance(v, torch.Tensor) else v for v in default.outputs]
-    for program, result in zip(loaded, results, strict=True):
-        if program is not None:
-            result.errors = [
-                relative_error(value, wanted)
-                for value, wanted in zip(program.outputs, reference, strict=True)
-            ]
-
-
-def _weigh(
-    graph: _Prepared,
-    calls: Sequence[Call | None],
-    loaded: Sequence[_Loaded | None],
-    results: Sequence[ProgramResult],
-) -> None:
-    """Find out how much memory each program needs that ran."""
-    for call, program, result in zip(calls, loaded, results, strict=True):
-        if call is not None and program is not None:
-            result.peak_bytes = peak_bytes(call, graph.inputs, torch.device(graph.job.device))
-
-
-def _resolution(value: Any) -> float:
-    """Spacing of numbers near one in the dtype of an output; 0 for integers."""
-    if isinstance(value, torch.Tensor) and (
-        value.dtype.is_floating_point or value.dtype.is_complex
-    ):
-        return float(torch.finfo(value.dtype).eps)
-    return 0.0
 
 
 def serve(connection: Connection, worker: Worker | None = None) -> int:
