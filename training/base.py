@@ -60,6 +60,23 @@ def open_base(
     return _of_source(_dataset(name, home, f"--base {name}"), name, home, seed, progress)
 
 
+def open_device(
+    key: str, source: Source, *, seed: int = 0, progress: Callable[[str], None] = lambda _: None
+) -> Base:
+    """The base of another device of the same ``source``: of its kernels of the train split.
+
+    A model is trained on them: that which is kept for the device may have seen others, too.
+
+    Raises:
+        ModelError: the device has no kernels of the train split, or too few.
+    """
+    (row,) = [row for row in source.devices() if row.key == key]
+    profile = profile_of(row, source.subject)
+    samples, labels = _kernels(source, profile)
+    progress(f"training the base on {len(samples)} kernels")
+    return base_of(key, profile, samples, labels, source, seed=seed)
+
+
 def base_of(
     name: str,
     profile: DeviceProfile,

@@ -67,8 +67,9 @@ _WITH_PROBE: Final = ("probe", "store", "seed")
 )
 @click.option(
     "--base",
-    metavar="NAME|PATH",
-    help="Adapt the model of this dataset (h200), or of the store or model in this file.",
+    metavar="NAME|PATH|KEY",
+    help="Adapt the model of this dataset (h200), of the store or model in this file, or one of "
+    "this other device of the same data.",
 )
 @click.option(
     "--together", is_flag=True, help="Train on the kernels of all devices of the same kind."

@@ -28,7 +28,7 @@ from fusewise.datasets.samples import KernelSamples
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
 from fusewise.training.adapt import Adaptation, AdaptedCostModel
-from fusewise.training.base import open_base
+from fusewise.training.base import open_base, open_device
 from fusewise.training.companions import Companions
 from fusewise.training.curve import CurvePoint, learning_curve
 from fusewise.training.evaluate import Evaluation, Judge
@@ -111,7 +111,8 @@ def train(
             dataset brings its own; ``fusewise.training.split.hold_out`` says what else counts.
         tune_trials: Optuna trials over the estimator's parameters, on the training part only.
         out: file to save the model to instead.
-        base: dataset, store or model to adapt; ``fusewise.training.base.open_base`` says more.
+        base: another device of ``data`` to adapt the kernels of, by its key; or a dataset, store
+            or model; ``fusewise.training.base.open_base`` says more.
         curve: whether to make the learning curve, too.
         strange: whether to leave classes and sizes out, too, and see if that is noticed.
         together: whether to train on the kernels of all devices of the same kind.
@@ -137,9 +138,11 @@ def train(
         estimator.set_params(**tuned)
     adaptation = None
     if base is not None:
-        adaptation = Adaptation(
-            open_base(base, source.home, seed=seed, progress=progress), profile, source.problems()
-        )
+        if base != profile.key and base in source.measured_devices():
+            lender = open_device(base, source, seed=seed, progress=progress)
+        else:
+            lender = open_base(base, source.home, seed=seed, progress=progress)
+        adaptation = Adaptation(lender, profile, source.problems())
     families = sorted({str(family) for family in held.family if family})
     companions = Companions(source, profile) if together else None
 
