@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.fx
 from torch._inductor import config as inductor_config
 from torch._inductor import graph as inductor_graph
@@ -31,6 +32,9 @@ from fusewise.schedule.errors import PlanError
 from fusewise.schedule.inlining import OPTIONAL, RULES, InliningDecision, Rule, Verdict
 
 _DONE: Mapping[Verdict, str] = {"store": "stored", "inline": "inlined"}
+#: Operators that, on a GPU, compute operands that are not stored where they need them, and want all
+#: of them in memory once one of them is.
+_EITHER_WAY = frozenset({torch.ops.aten.cat.default})
 
 
 @dataclass(eq=False)
@@ -46,6 +50,8 @@ class Value:
     #: Why it has to be stored, and whether any other node had read it until that was known.
     required: Rule | None = None
     read_before: bool = False
+    #: Whether it may have to be stored only since it was stored already.
+    either_way: bool = False
     is_read: bool = False
     #: Nodes that inlined it, themselves stored or not.
     inlined_into: list[torch.fx.Node] = field(default_factory=list)
@@ -62,13 +68,14 @@ class Value:
             return "schedule"
         return self.rule if self.stored or not reads_nothing(self.box) else "reads_nothing"
 
-    def require(self, rule: Rule) -> None:
+    def require(self, rule: Rule, *, either_way: bool = False) -> None:
         """Take note of a rule that stores it; the first that nobody may overrule is what counts."""
         if rule in OPTIONAL:
             self.rule = self.rule if self.stored else rule
         elif self.required is None:
             self.rule = self.required = rule
             self.read_before = self.is_read
+            self.either_way = either_way
 
 
 class Lowering:
@@ -184,7 +191,12 @@ class Lowering:
 
     def realizing(self, value: Value) -> None:
         """A value is stored, or would be if it were not yet."""
-        value.require((value.pending or "read_often") if self._optional else self._required(value))
+        if self._optional:
+            value.require(value.pending or "read_often")
+            return
+        rule, node = self._required(value), self._node
+        chooses = rule == "operand" and node is not None and node.target in _EITHER_WAY
+        value.require(rule, either_way=chooses and value.stored)
 
     def _required(self, value: Value) -> Rule:
         """Why a value has to be in memory at this point of the lowering."""
@@ -235,7 +247,9 @@ class Lowering:
             return ""
         if verdict == "inline":
             return f"{RULES[value.required]}, so it is stored"
-        return "" if value.read_before else f"{RULES[value.required]}, so it is stored anyway"
+        if value.read_before or value.either_way:
+            return ""
+        return f"{RULES[value.required]}, so it is stored anyway"
 
     def _decisions(self) -> Iterator[InliningDecision]:
         position = {node: i for i, node in enumerate(self._nodes.nodes)}

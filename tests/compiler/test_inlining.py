@@ -231,6 +231,27 @@ def test_choices_about_nodes_are_data() -> None:
     assert problem_key("g", choices) == problem_key("g", tuple(reversed(choices)))
 
 
+def joined(x: Any, y: Any) -> Any:
+    return torch.cat([x.relu()[:, :10], y[:, 2:].exp()], 1).flip(1)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_part_of_a_concatenation_can_be_stored(captured: Any, device: str) -> None:
+    """On a GPU it is stored by that alone: Inductor would compute both parts where they are joined,
+    and wants all of them in memory once one of them is."""
+    graph = captured(joined, 2, device)
+    first = decided(graph)
+    if device == "cuda":
+        assert first["relu"].alternative == first["exp"].alternative == "store"
+    wanted: list[dict[str, Verdict]] = [{"relu": "store"}, {"relu": "store", "exp": "store"}]
+    for asked in wanted:
+        found = decided(graph, asked)
+        assert all(found[node].rule == "schedule" for node in asked)
+        assert found["relu"].outcome == found["exp"].outcome == "store"
+        program = graph.generate(Schedule(lowering=node_choices(asked)))
+        torch.testing.assert_close(graph.run(program)[0], graph.eager()[0])
+
+
 def test_every_alternative_of_every_graph_holds(graph: Any) -> None:
     first = decided(graph)
     every = {d.node: d.alternative for d in first.values() if d.alternative is not None}
