@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from fusewise.costmodel.device import TENSOR_CORES
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.touches import DISTINCT
 
@@ -30,8 +31,6 @@ _ADDITIONS: Final = {
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
 _LOOPED: Final = {"welford": (7.9, 0.24), "online_softmax": (40.0, 8.4)}
-#: Matrix products of 2-byte elements on a GPU, over those of 4-byte ones (H200: 989 to 67 TFLOP/s).
-_TENSOR_CORES: Final = 14.8
 #: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
 _CACHE_SHARE, _MEMORY_SHARE = 0.85, 1.11
 #: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
@@ -111,7 +110,7 @@ def cuda_parts(
     work *= 1.0 + amount("wide")
     exponentials = amount("transcendental") / rate("device_transcendental")
     arithmetic = work / additions + exponentials * _EXPONENTIAL_SHARE
-    matrices = 1.0 + (_TENSOR_CORES - 1.0) * amount("half")
+    matrices = 1.0 + (TENSOR_CORES - 1.0) * amount("half")
     arithmetic += amount("flops") / (2.0 * additions * matrices)
 
     more = np.maximum(memory, arithmetic)

@@ -29,6 +29,8 @@ _STRIDED_OF_COPY: Final = 1 / 8
 _ATOMIC_OF_GATHERS: Final = 1 / 2
 _CONTENDED_OF_ATOMIC: Final = {"cpu": 25.0, "cuda": 1.0}
 _GATHERED_BYTES: Final = 4
+#: Matrix products of 2-byte elements on a GPU, over those of 4-byte ones (H200: 989 to 67 TFLOP/s).
+TENSOR_CORES: Final = 14.8
 #: GFLOP/s of a thread that no processor reaches with vectors of 32 bytes.
 _WIDE_GFLOPS: Final = 130.0
 #: Bytes of a vector, by what torch calls the processor's instructions.
@@ -70,8 +72,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     atomic_gops: float = 0.0
     #: As above to the elements of a table of 1,024, so that many hit the same one.
     contended_gops: float = 0.0
-    #: Rate of matrix multiplication of 16-bit values on a CPU, GFLOP/s; one without instructions
-    #: for them takes a hundred times as long as in fp32. 0 where unknown and on a GPU.
+    #: Rate of matrix multiplication of 16-bit values, GFLOP/s; a CPU without instructions for them
+    #: takes a hundred times as long as in fp32. 0 where unknown.
     half_gfs: float = 0.0
     #: CPU: bytes of the widest vector that one instruction takes; 0 where unknown.
     vector_width: int = 0
@@ -80,6 +82,13 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def multiplies_half_fast(self) -> bool:
         """Whether products of 16-bit values are at least as fast as in fp32, as far as is known."""
         return self.kind == "cuda" or self.half_gfs >= self.flops_gfs
+
+    @property
+    def half(self) -> float:
+        """``half_gfs``; a documented multiple of ``flops_gfs`` on a GPU where it was not probed."""
+        if self.half_gfs or self.kind == "cpu":
+            return self.half_gfs
+        return TENSOR_CORES * self.flops_gfs
 
     @property
     def vector_bytes(self) -> int:

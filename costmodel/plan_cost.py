@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.feature_table import FEATURES_VERSION
+from fusewise.costmodel.feature_table import COLUMN, FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction, Source
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
@@ -198,15 +198,16 @@ class PlanCost:
         measured = self._extern_us.get(node.signature)
         if measured is not None:
             return measured, 1.0, "measured"
-        us = float(roofline_us(self.featurizer.batch([(node.name,)]), self.profile)[0])
-        more = self._slow_half_us(node)
-        # What mostly waits for a rate that was probed is known better than the rest.
-        return us + more, _PROBED_FACTOR if more > us else INTERVAL_FACTOR, "roofline"
-
-    def _slow_half_us(self, node: Node) -> float:
-        """What a product of 16-bit values takes longer than the roofline's, which is of fp32."""
-        slow, fast = self.profile.half_gfs, self.profile.flops_gfs
-        if not 0.0 < slow < fast or not any(a.buffer in self._halves for a in node.reads):
-            return 0.0
+        row = self.featurizer.batch([(node.name,)])
+        rate = self.profile.half if any(a.buffer in self._halves for a in node.reads) else 0.0
+        if not rate or not node.flops:
+            return float(roofline_us(row, self.profile)[0]), INTERVAL_FACTOR, "roofline"
+        # The roofline's products are of fp32.
+        row[0, COLUMN["flops"]] = 0.0
+        moving = float(roofline_us(row, self.profile)[0])
         # GFLOP/s are 10^3 operations a microsecond.
-        return node.flops / (slow * 1e3) - node.flops / (fast * 1e3)
+        multiplying = node.flops / (rate * 1e3)
+        if moving >= multiplying:
+            return moving, INTERVAL_FACTOR, "roofline"
+        # What mostly waits for a rate that was probed is known better than the rest.
+        return multiplying, _PROBED_FACTOR, "roofline"

@@ -94,11 +94,11 @@ def probe(device: torch.device, extent: Extent, *, seconds: float = 0.0) -> dict
             "matmul": lambda: torch.mm(left, left, out=product),
             "launch": lambda: torch.add(tiny, tiny, out=tiny_out),
         }
-        if not cuda:
-            half = random(_HALF_SIDE * _HALF_SIDE).view(_HALF_SIDE, _HALF_SIDE).bfloat16()
-            half_product = torch.empty_like(half)
-            # Transposed as weights are.
-            own["half"] = lambda: torch.mm(half, half.t(), out=half_product)
+        half_side = side if cuda else _HALF_SIDE
+        half = random(half_side * half_side).view(half_side, half_side).bfloat16()
+        half_product = torch.empty_like(half)
+        # Transposed as weights are.
+        own["half"] = lambda: torch.mm(half, half.t(), out=half_product)
         end = time.perf_counter() + seconds
         time_us = _cuda_us if cuda else _cpu_us
         # Work that stays on a core is timed on one and scaled up: threads that wait for each other
@@ -114,8 +114,7 @@ def probe(device: torch.device, extent: Extent, *, seconds: float = 0.0) -> dict
             _sweep(time_us, shared, best, 1)
 
     launch_us = best["launch"]
-    half_us = best.get("half")
-    half_flops = 2 * _HALF_SIDE**3 * extent.spread
+    half_flops = 2 * half_side**3 * extent.spread
     return {
         "copy_gbs": _rate(2 * large, best["copy"], 0.0),
         "gather_gbs": _rate(4 * n, best["gather"], launch_us),
@@ -126,7 +125,7 @@ def probe(device: torch.device, extent: Extent, *, seconds: float = 0.0) -> dict
         "transcendental_gops": _rate(wide * extent.spread, best["exp"], launch_us),
         "launch_us": round(launch_us, 3),
         "cache_gbs": _rate(8 * resident * extent.spread, best["cache"], launch_us),
-        "half_gfs": 0.0 if half_us is None else _rate(half_flops, half_us, launch_us),
+        "half_gfs": _rate(half_flops, best["half"], launch_us),
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.graph_module import _format_import_block
 from torch.package.importer import sys_importer
 
@@ -43,7 +44,9 @@ def uncompiled_program(gm: torch.fx.GraphModule) -> Program:
                 subject="graph without compiling",
                 remedy="the other stages are measured",
             )
-        constants[str(node.target)] = value.detach()
+        # Inductor compiles under a mode in which real tensors are refused.
+        with unset_fake_temporarily():
+            constants[str(node.target)] = value.detach()
     code = gm.graph.python_code("self")
     imports = _format_import_block(code.globals, sys_importer)
     return Program(f"import torch\n{imports}\n{code.src}\n{_CALL}", constants, {})

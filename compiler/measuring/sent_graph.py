@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.node import map_aggregate
 
 
@@ -30,16 +31,19 @@ class _Operator:
 
 
 def send_graph(gm: torch.fx.GraphModule) -> bytes | None:
-    """``gm`` as bytes; None where it holds what cannot be sent (subgraphs, symbolic numbers)."""
+    """``gm`` as bytes; None where it holds what cannot be sent (subgraphs, symbolic numbers,
+    constants without values)."""
     nodes = []
     constants: dict[str, torch.Tensor] = {}
     for node in gm.graph.nodes:
         target: Any = node.target
         if node.op == "get_attr":
             value = getattr(gm, str(target), None)
-            if not isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
                 return None
-            constants[str(target)] = value.detach()
+            # Inductor compiles under a mode in which real tensors are refused.
+            with unset_fake_temporarily():
+                constants[str(target)] = value.detach()
         elif isinstance(target, torch._ops.OpOverload):
             target = _Operator(target.name())
         elif node.op == "call_function" and isinstance(target, torch._ops.OperatorBase):
@@ -47,7 +51,8 @@ def send_graph(gm: torch.fx.GraphModule) -> bytes | None:
         args, kwargs = map_aggregate((node.args, node.kwargs), _told)
         nodes.append((node.name, node.op, target, args, kwargs))
     try:
-        return pickle.dumps((nodes, constants))
+        with unset_fake_temporarily():
+            return pickle.dumps((nodes, constants))
     except (pickle.PicklingError, TypeError, AttributeError, RuntimeError):
         return None
 

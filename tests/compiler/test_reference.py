@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusewise.compiler.measuring.reference import dtypes_of, relative_error, run_reference
 from fusewise.compiler.measuring.sent_graph import receive_graph, send_graph
@@ -114,3 +115,19 @@ def test_graph_arrives_as_it_was_sent(live: Any) -> None:
             sent = send_graph(gm)
             assert sent is not None
             assert _told(receive_graph(sent).graph) == _told(gm.graph)
+
+
+def test_constants_are_sent_while_inductor_compiles() -> None:
+    class Shifted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = torch.tensor([1.0, -2.0, 3.0])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.steps
+
+    graph = torch.fx.symbolic_trace(Shifted())
+    with FakeTensorMode():
+        sent = send_graph(graph)
+    assert sent is not None
+    assert receive_graph(sent)(torch.ones(3)).tolist() == [2.0, -1.0, 4.0]

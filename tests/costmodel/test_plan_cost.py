@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.device import TENSOR_CORES, DeviceProfile
 from fusewise.costmodel.features import Featurizer
 from fusewise.costmodel.interface import FloatArray, Prediction
 from fusewise.costmodel.plan_cost import PlanCost
@@ -79,6 +79,23 @@ def test_extern_nodes_cost_what_is_known_of_them(profile: DeviceProfile, softmax
     assert unknown.source == ("roofline",)
     # 2 GFLOP at 200 GFLOP/s, however few iterations the node claims to have.
     assert unknown.us[0] == pytest.approx(10_000.0, rel=0.01)
+
+
+def test_products_of_halves_take_the_rate_of_halves(profile: DeviceProfile, softmax: Problem):
+    halves = [msgspec.structs.replace(b, dtype="torch.bfloat16") for b in softmax.buffers]
+    problem = msgspec.structs.replace(
+        with_kind(softmax, "extern", flops=2_000_000_000), buffers=tuple(halves)
+    )
+
+    def us(**rates: object) -> float:
+        known = msgspec.structs.replace(profile, **rates)
+        return float(PlanCost(problem, known, Roofline(known)).score([("op0",)]).us[0])
+
+    # 2 GFLOP at 200 GFLOP/s in fp32, and in halves at what was probed or a GPU has.
+    assert us() == pytest.approx(10_000.0, rel=0.01)
+    assert us(half_gfs=100.0) == pytest.approx(20_000.0, rel=0.01)
+    assert us(half_gfs=1000.0) == pytest.approx(2_000.0, rel=0.01)
+    assert us(kind="cuda") == pytest.approx(10_000.0 / TENSOR_CORES, rel=0.01)
 
 
 def test_what_is_fused_into_a_template_adds_to_its_time(profile: DeviceProfile, softmax: Problem):
