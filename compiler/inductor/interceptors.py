@@ -101,7 +101,7 @@ class Surveyor(Interceptor):
         nodes: list[_Node],
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
-        """See :class:`Interceptor`; raises :class:`SurveyedError` where ``visit`` raises nothing."""
+        """See :class:`Interceptor`; ends in :class:`SurveyedError`, or what ``visit`` raises."""
         check_split()
         decisions = tuple(_in_the_end(self.inlining.decisions))
         unfused = GraphState(scheduler, nodes)
@@ -137,8 +137,13 @@ def _in_the_end(decisions: Iterable[InliningDecision]) -> Iterator[InliningDecis
 class Applier(Interceptor):
     """Fuse by a given plan and keep the program."""
 
-    def __init__(self, plan: Plan | None) -> None:
+    def __init__(self, plan: Plan | None, ready: Callable[[], object] | None = None) -> None:
+        """Args:
+        plan: None for Inductor's own.
+        ready: called once the program is there; it is loaded when that returns.
+        """
         self._plan = plan
+        self._ready = ready
         self.program: Program | None = None
 
     def fuse(
@@ -154,6 +159,8 @@ class Applier(Interceptor):
         """See :class:`Interceptor`."""
         check_kernels()
         self.program = Program(source, dict(graph.constants), changed_settings())
+        if self._ready is not None:
+            self._ready()
 
 
 class StopAtProgram(Interceptor):
