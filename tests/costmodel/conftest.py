@@ -34,11 +34,14 @@ def profile() -> DeviceProfile:
     )
 
 
+MakeNode = Callable[..., Node]
+
+
 def pointwise(
     name: str,
     numel: int,
-    reads: tuple[Access, ...],
-    writes: tuple[Access, ...],
+    reads: tuple[Access, ...] = (),
+    writes: tuple[Access, ...] = (),
     ops: tuple[tuple[str, int], ...] = (("load", 1), ("add", 1), ("store", 1)),
     **changes: object,
 ) -> Node:
@@ -61,6 +64,12 @@ def pointwise(
         "signature": f"signature of {name}",
     }
     return Node(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def make_node() -> MakeNode:
+    """``make_node(name, numel, reads, writes, ops, **changes)``: pointwise but for the changes."""
+    return pointwise
 
 
 def access(buffer: str, n: int, kind: str = "contiguous", index: str = "d0") -> Access:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -16,6 +17,8 @@ from fusewise.costmodel.operations import CLASSES, operation_class
 from fusewise.costmodel.roofline import Roofline, roofline_us
 from fusewise.schedule.errors import ModelError, PlanError
 from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
+
+MakeNode = Callable[..., Node]
 
 COMMON = settings(
     max_examples=60,
@@ -178,24 +181,22 @@ def test_fused_softmax_reads_once_and_stores_once(profile: DeviceProfile, softma
     assert alone[COLUMN["passes"]] == 1
 
 
-def test_another_index_is_traffic_of_the_cache_and_aliases_are_stored(profile: DeviceProfile):
+def test_another_index_is_traffic_of_the_cache_and_aliases_are_stored(
+    profile: DeviceProfile, make_node: MakeNode
+):
     n = 1 << 12
 
     def problem(index: str, aliases: tuple[str, ...] = ()) -> Problem:
-        def node(i: int, read: Access, write: Access) -> Node:
-            return Node(
-                f"op{i}", "pointwise", "cpu", n, 1, ((n,), ()), "", (read,), (write,), (), (), "",
-                i, 0.0, 0, f"s{i}",
-            )  # fmt: skip
-
         def touch(name: str, at: str) -> Access:
             return Access(name, "contiguous", n, 4 * n, 4, 1, at)
 
         return Problem(
             "pair",
             "inference",
-            (node(0, touch("arg0", "d0"), touch("buf0", "d0")),
-             node(1, touch("buf0", index), touch("buf1", "d0"))),
+            (
+                make_node("op0", n, (touch("arg0", "d0"),), (touch("buf0", "d0"),), ()),
+                make_node("op1", n, (touch("buf0", index),), (touch("buf1", "d0"),), (), order=1),
+            ),
             (
                 Buffer("arg0", 4 * n, "float32", True, False, ("op0",)),
                 Buffer("buf0", 4 * n, "float32", False, False, ("op1",), aliases),
@@ -203,7 +204,7 @@ def test_another_index_is_traffic_of_the_cache_and_aliases_are_stored(profile: D
             ),
             (Dependency("op1", "op0", "buf0"),),
             (),
-        )  # fmt: skip
+        )
 
     same = Featurizer(problem("d0"), profile).group(["op0", "op1"])
     other = Featurizer(problem("d0 + 1"), profile).group(["op0", "op1"])
@@ -214,13 +215,13 @@ def test_another_index_is_traffic_of_the_cache_and_aliases_are_stored(profile: D
     assert stored(aliased) == pytest.approx(8 * n)
 
 
-def test_a_buffer_read_at_many_indices_comes_from_memory_once(profile: DeviceProfile):
+def test_a_buffer_read_at_many_indices_comes_from_memory_once(
+    profile: DeviceProfile, make_node: MakeNode
+):
     n = 1 << 12
     reads = tuple(Access("arg0", "contiguous", n, 4 * n, 4, 1, f"d0 + {k}") for k in range(3))
-    node = Node(
-        "op0", "pointwise", "cpu", n, 1, ((n,), ()), "", reads,
-        (Access("buf0", "contiguous", n, 4 * n, 4, 1, "d0"),), (), (), "", 0, 0.0, 0, "s",
-    )  # fmt: skip
+    write = Access("buf0", "contiguous", n, 4 * n, 4, 1, "d0")
+    node = make_node("op0", n, reads, (write,), ())
     buffers = (
         Buffer("arg0", 4 * n, "float32", True, False, ("op0",)),
         Buffer("buf0", 4 * n, "float32", False, True, ()),
@@ -263,7 +264,9 @@ def test_featurising_is_cheap(profile: DeviceProfile, softmax: Problem):
     assert best < 300e-6
 
 
-def test_the_first_of_several_results_alone_takes_less(profile: DeviceProfile) -> None:
+def test_the_first_of_several_results_alone_takes_less(
+    profile: DeviceProfile, make_node: MakeNode
+) -> None:
     gpu = msgspec.structs.replace(profile, key="cuda-t", kind="cuda", cores=132)
     rows, length = 65536, 2048
     n = rows * length
@@ -271,14 +274,19 @@ def test_the_first_of_several_results_alone_takes_less(profile: DeviceProfile) -
 
     def part(i: int) -> Node:
         out = Access(f"buf{i}", "contiguous", rows, 4 * rows, 4, 1, f"i0 : {rows}")
-        ops = (("load", 1), ("reduction", 1), ("store_reduction", 1))
-        ranges = ((rows,), (length,))
-        kind = "online_softmax_reduce"
-        name = f"op{i}"
-        return Node(
-            name, "reduction", "cuda", rows, length, ranges, kind, (whole,), (out,), ops, (), "",
-            i, 0.0, 0, "s",
-        )  # fmt: skip
+        return make_node(
+            f"op{i}",
+            rows,
+            (whole,),
+            (out,),
+            (("load", 1), ("reduction", 1), ("store_reduction", 1)),
+            kind="reduction",
+            device="cuda",
+            rnumel=length,
+            ranges=((rows,), (length,)),
+            reduction_type="online_softmax_reduce",
+            order=i,
+        )
 
     made = [Buffer(f"buf{i}", 4 * rows, "float32", False, True, ()) for i in range(2)]
     x = Buffer("x", 4 * n, "float32", True, False, ("op0", "op1"))
@@ -291,7 +299,9 @@ def test_the_first_of_several_results_alone_takes_less(profile: DeviceProfile) -
     assert roofline_us(first[None])[0] < roofline_us(second[None])[0]
 
 
-def test_a_kernel_that_starts_again_reads_again(profile: DeviceProfile) -> None:
+def test_a_kernel_that_starts_again_reads_again(
+    profile: DeviceProfile, make_node: MakeNode
+) -> None:
     gpu = msgspec.structs.replace(profile, key="cuda-t", kind="cuda", cores=132)
     rows, length = 320, 12544
     n = rows * length
@@ -299,19 +309,29 @@ def test_a_kernel_that_starts_again_reads_again(profile: DeviceProfile) -> None:
 
     def sums(i: int) -> Node:
         out = Access(f"buf{i}", "contiguous", rows, 4 * rows, 4, 1, f"i0 : {rows}")
-        ops = (("load", 1), (("mul", "add")[i], 1), ("reduction", 1), ("store_reduction", 1))
-        ranges = ((rows,), (length,))
-        return Node(
-            f"op{i}", "reduction", "cuda", rows, length, ranges, "sum", (x,), (out,), ops, (), "",
-            i, 0.0, 0, f"s{i}", hint="inner",
-        )  # fmt: skip
+        return make_node(
+            f"op{i}",
+            rows,
+            (x,),
+            (out,),
+            (("load", 1), (("mul", "add")[i], 1), ("reduction", 1), ("store_reduction", 1)),
+            kind="reduction",
+            device="cuda",
+            rnumel=length,
+            ranges=((rows,), (length,)),
+            reduction_type="sum",
+            order=i,
+            hint="inner",
+        )
 
-    after = Node(
-        "op2", "pointwise", "cuda", rows, 1, ((rows,), ()), "",
+    after = make_node(
+        "op2",
+        rows,
         (Access("buf0", "contiguous", rows, 4 * rows, 4, 1, f"i0 : {rows}"),),
         (Access("buf2", "contiguous", rows, 4 * rows, 4, 1, f"i0 : {rows}"),),
-        (("load", 1), ("add", 1), ("store", 1)), (), "", 2, 0.0, 0, "s2",
-    )  # fmt: skip
+        device="cuda",
+        order=2,
+    )
     buffers = (
         Buffer("x", 4 * n, "float32", True, False, ("op0", "op1")),
         Buffer("buf0", 4 * rows, "float32", False, False, ("op2",)),

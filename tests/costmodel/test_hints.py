@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -10,24 +12,21 @@ from fusewise.schedule.problem import Access, Dependency, Node, Problem
 
 CORES = 132
 ACROSS = Access("x", "strided", 1 << 20, 1 << 22, 4, 256, "i0 + 256*i1 : 256, 4096")
-REDUCTION = Node(
-    name="op0",
-    kind="reduction",
-    device="cuda:0",
-    numel=256,
-    rnumel=4096,
-    ranges=((256,), (4096,)),
-    reduction_type="sum",
-    reads=(ACROSS,),
-    writes=(),
-    ops=(),
-    origins=("aten.sum.dim_IntList",),
-    source="",
-    order=0,
-    compiler_us=0.0,
-    flops=0,
-    signature="",
-)
+
+
+@pytest.fixture
+def across(make_node: Callable[..., Node]) -> Node:
+    """A sum over what lies furthest apart."""
+    return make_node(
+        "op0",
+        256,
+        (ACROSS,),
+        kind="reduction",
+        rnumel=4096,
+        ranges=((256,), (4096,)),
+        reduction_type="sum",
+        origins=("aten.sum.dim_IntList",),
+    )
 
 
 def hint_of(node: Node) -> str:
@@ -35,35 +34,35 @@ def hint_of(node: Node) -> str:
 
 
 @pytest.mark.parametrize("told", ["inner", "outer", "default", "outer_tiny"])
-def test_a_hint_that_was_kept_is_taken(told: str) -> None:
-    assert hint_of(msgspec.structs.replace(REDUCTION, hint=told)) == told
+def test_a_hint_that_was_kept_is_taken(across: Node, told: str) -> None:
+    assert hint_of(msgspec.structs.replace(across, hint=told)) == told
 
 
-def test_a_hint_is_guessed_from_how_the_reads_lie() -> None:
+def test_a_hint_is_guessed_from_how_the_reads_lie(across: Node) -> None:
     padded = Access("x", "contiguous", 1 << 20, 1 << 22, 4, 1, "8192*i0 + i1 : 256, 4096")
-    assert hint_of(REDUCTION) == "outer"
-    assert hint_of(msgspec.structs.replace(REDUCTION, reads=(padded,))) == "inner"
+    assert hint_of(across) == "outer"
+    assert hint_of(msgspec.structs.replace(across, reads=(padded,))) == "inner"
 
 
-def test_short_rows_and_many_results_are_tuned() -> None:
+def test_short_rows_and_many_results_are_tuned(across: Node) -> None:
     short = Access("x", "strided", 1 << 12, 1 << 14, 4, 256, "i0 + 256*i1 : 256, 16")
-    node = msgspec.structs.replace(REDUCTION, reads=(short,), rnumel=16, ranges=((256,), (16,)))
+    node = msgspec.structs.replace(across, reads=(short,), rnumel=16, ranges=((256,), (16,)))
     assert hint_of(node) == "default"
     many = Access("x", "strided", 1 << 22, 1 << 24, 4, 1, "i0 + 16384*i1 : 16384, 256")
     node = msgspec.structs.replace(
-        REDUCTION, reads=(many,), numel=16384, rnumel=256, ranges=((16384,), (256,))
+        across, reads=(many,), numel=16384, rnumel=256, ranges=((16384,), (256,))
     )
     assert hint_of(node) == "default"
 
 
-def test_halves_of_a_split_reduction_are_judged_as_the_whole() -> None:
+def test_halves_of_a_split_reduction_are_judged_as_the_whole(across: Node) -> None:
     first_read = Access("x", "strided", 1 << 22, 1 << 24, 4, 24, "24*i1 + i0 : 49152, 128")
     first = msgspec.structs.replace(
-        REDUCTION, reads=(first_read,), numel=49152, rnumel=128, ranges=((49152,), (128,))
+        across, reads=(first_read,), numel=49152, rnumel=128, ranges=((49152,), (128,))
     )
     second_read = Access("buf0", "strided", 49152, 196608, 4, 96, "i0 + 96*i1 : 96, 512")
     second = msgspec.structs.replace(
-        REDUCTION, name="op1", reads=(second_read,), numel=96, rnumel=512, ranges=((96,), (512,))
+        across, name="op1", reads=(second_read,), numel=96, rnumel=512, ranges=((96,), (512,))
     )
     problem = Problem(
         key="k",

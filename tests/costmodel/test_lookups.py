@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 import pytest
@@ -15,35 +17,33 @@ from fusewise.schedule.problem import Access, Buffer, Node, Problem
 _ROWS, _COLUMNS = 4096, 4096
 _OUT = _ROWS * _COLUMNS
 
+Lookup = Callable[..., Problem]
 
-def lookup(*, loaded: bool) -> Problem:
+
+@pytest.fixture
+def lookup(make_node: Callable[..., Node]) -> Lookup:
     """An image is read at other places: those of a map that is loaded, or computed ones."""
-    image = Access("image", "gather", _OUT, 4 * _OUT, 4, 0, f"{_COLUMNS}*tmp0 + tmp1 : ")
-    places = Access("map", "contiguous", _OUT, 8 * _OUT, 8, 1, f"i0 : {_OUT}")
-    node = Node(
-        name="op0",
-        kind="pointwise",
-        device="cuda",
-        numel=_OUT,
-        rnumel=1,
-        ranges=((_ROWS, _COLUMNS), ()),
-        reduction_type="",
-        reads=(image, places) if loaded else (image,),
-        writes=(Access("out", "contiguous", _OUT, 4 * _OUT, 4, 1, f"i0 : {_OUT}"),),
-        ops=(("index_expr", 2), ("indirect_indexing", 2), ("load", 1), ("store", 1)),
-        origins=(),
-        source="",
-        order=0,
-        compiler_us=0.0,
-        flops=0,
-        signature="s",
-    )
-    buffers = (
-        Buffer("image", 4 * _OUT, "float32", True, False, ("op0",)),
-        Buffer("map", 8 * _OUT, "int64", True, False, ("op0",)),
-        Buffer("out", 4 * _OUT, "float32", False, True, ()),
-    )
-    return Problem("lookup", "inference", (node,), buffers, (), ())
+
+    def make(*, loaded: bool) -> Problem:
+        image = Access("image", "gather", _OUT, 4 * _OUT, 4, 0, f"{_COLUMNS}*tmp0 + tmp1 : ")
+        places = Access("map", "contiguous", _OUT, 8 * _OUT, 8, 1, f"i0 : {_OUT}")
+        node = make_node(
+            "op0",
+            _OUT,
+            (image, places) if loaded else (image,),
+            (Access("out", "contiguous", _OUT, 4 * _OUT, 4, 1, f"i0 : {_OUT}"),),
+            (("index_expr", 2), ("indirect_indexing", 2), ("load", 1), ("store", 1)),
+            device="cuda",
+            ranges=((_ROWS, _COLUMNS), ()),
+        )
+        buffers = (
+            Buffer("image", 4 * _OUT, "float32", True, False, ("op0",)),
+            Buffer("map", 8 * _OUT, "int64", True, False, ("op0",)),
+            Buffer("out", 4 * _OUT, "float32", False, True, ()),
+        )
+        return Problem("lookup", "inference", (node,), buffers, (), ())
+
+    return make
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def gpu(profile: DeviceProfile) -> DeviceProfile:
     return msgspec.structs.replace(profile, key="cuda-test", kind="cuda", cores=100)
 
 
-def test_computed_places_are_near_each_other(gpu: DeviceProfile) -> None:
+def test_computed_places_are_near_each_other(gpu: DeviceProfile, lookup: Lookup) -> None:
     def features(loaded: bool) -> np.ndarray:
         return Featurizer(lookup(loaded=loaded), gpu).group(["op0"])
 
@@ -63,7 +63,7 @@ def test_computed_places_are_near_each_other(gpu: DeviceProfile) -> None:
     assert slow > 2 * fast
 
 
-def resized(index: str, extents: tuple[int, int]) -> Problem:
+def resized(node: Node, index: str, extents: tuple[int, int]) -> Problem:
     """An image of 512 planes, twice as large either way, by tables of rows and of columns."""
     rows, columns = extents
     turns, size = 512 * rows * columns, 512 * rows * columns // 4
@@ -73,7 +73,7 @@ def resized(index: str, extents: tuple[int, int]) -> Problem:
         Access("columns", "broadcast", turns, 8 * columns, 8, 1, f"i0 : {columns}"),
     )
     node = msgspec.structs.replace(
-        lookup(loaded=True).nodes[0],
+        node,
         numel=turns,
         ranges=((512, rows, columns), ()),
         reads=reads,
@@ -89,10 +89,13 @@ def resized(index: str, extents: tuple[int, int]) -> Problem:
     return Problem("resized", "inference", (node,), buffers, (), ())
 
 
-def test_tables_of_the_loops_lead_from_neighbour_to_neighbour(gpu: DeviceProfile) -> None:
+def test_tables_of_the_loops_lead_from_neighbour_to_neighbour(
+    gpu: DeviceProfile, lookup: Lookup
+) -> None:
     plane = 148 * 148
-    near = Featurizer(resized(f"{plane}*i0 + 148*tmp0 + tmp1 : 512", (296, 296)), gpu)
-    far = Featurizer(resized(f"i0 + {148 * 512}*tmp0 + 512*tmp1 : 512", (296, 296)), gpu)
+    (node,) = lookup(loaded=True).nodes
+    near = Featurizer(resized(node, f"{plane}*i0 + 148*tmp0 + tmp1 : 512", (296, 296)), gpu)
+    far = Featurizer(resized(node, f"i0 + {148 * 512}*tmp0 + 512*tmp1 : 512", (296, 296)), gpu)
     sectors = [f.group(["op0"])[COLUMN["sector_bytes"]] for f in (near, far)]
     turns = 512 * 296 * 296
     # What is stored, a quarter of it read, and the table of columns for each row of a block; of
@@ -102,7 +105,7 @@ def test_tables_of_the_loops_lead_from_neighbour_to_neighbour(gpu: DeviceProfile
     assert near.group(["op0"])[COLUMN["random_bytes"]] == 0.0
 
 
-def test_an_update_each_turn_is_counted(gpu: DeviceProfile) -> None:
+def test_an_update_each_turn_is_counted(gpu: DeviceProfile, lookup: Lookup) -> None:
     def features(itemsize: int) -> np.ndarray:
         added = Access("out", "atomic", 64, 64 * itemsize, itemsize, 64, "64*i0 + tmp0 : 64")
         problem = lookup(loaded=True)

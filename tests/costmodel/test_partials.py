@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fusewise.costmodel.partials import address_operations
 from fusewise.schedule.problem import Access, Node
 
-
-def node(index: str) -> Node:
-    """Sixty-four iterations that read by an index."""
-    return Node(
-        name="op0",
-        kind="pointwise",
-        device="cuda",
-        numel=64,
-        rnumel=1,
-        ranges=((8, 8), ()),
-        reduction_type="",
-        reads=(Access("a", "strided", 64, 256, 4, 1, index),),
-        writes=(),
-        ops=(),
-        origins=(),
-        source="",
-        order=0,
-        compiler_us=0.0,
-        flops=0,
-        signature="s",
-    )
+MakeNode = Callable[..., Node]
 
 
 @pytest.mark.parametrize(
@@ -41,5 +23,7 @@ def node(index: str) -> Node:
         ("8*(i0//12) + i1 : 8, 8", 1),
     ],
 )
-def test_divisions_that_are_no_shifts(index: str, each: int) -> None:
-    assert address_operations(node(index)) == 64 * each
+def test_divisions_that_are_no_shifts(make_node: MakeNode, index: str, each: int) -> None:
+    read = Access("a", "strided", 64, 256, 4, 1, index)
+    node = make_node("op0", 64, (read,), ranges=((8, 8), ()))
+    assert address_operations(node) == 64 * each
