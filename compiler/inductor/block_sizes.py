@@ -1,0 +1,182 @@
+"""Block sizes of one kernel: those that Inductor starts from, their neighbours, compiling one.
+
+Compiling is called in processes of Inductor's pool, which have neither a device nor much of
+fusewise, so this imports as little as it can. Nothing here runs a kernel or looks at a device.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import heapq
+import itertools
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Values of a block that one thread holds, at the least and the most: with fewer, threads do the
+#: same work; with many more they do not fit into registers, and the compiler takes its time.
+_LEAST_HELD, _MOST_HELD = 1, 64
+_THREADS_OF_WARP = 32
+#: How Inductor says in the source of a kernel whether to try several block sizes.
+_FEW, _SEVERAL = "'max_autotune_pointwise': False", "'max_autotune_pointwise': True"
+#: Kernels that a process of the pool keeps loaded.
+_LOADED = 16
+#: Reductions whose rows several blocks share rest on the number of blocks, and scans on their size.
+_SHARED, _SCAN = "RSPLIT", "SPLIT_SCAN"
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """What a kernel is compiled with."""
+
+    #: Arguments that are constants of the compiled kernel, by name.
+    constants: tuple[tuple[str, int], ...]
+    warps: int
+    stages: int
+
+    @classmethod
+    def of(cls, config: Any) -> BlockSizes:
+        """Those of a configuration of Triton's."""
+        constants = tuple(sorted(config.kwargs.items()))
+        return cls(constants, config.num_warps, config.num_stages)
+
+    def config(self, like: Any) -> Any:
+        """The configuration of Triton's, in all else like another one of the kernel."""
+        made = copy.deepcopy(like)
+        made.kwargs = dict(self.constants)
+        made.num_warps, made.num_stages = self.warps, self.stages
+        # What Inductor notes on a configuration is how it was found.
+        for note in ("found_by_coordesc", "found_by_combo_autotune"):
+            vars(made).pop(note, None)
+        return made
+
+
+def load_kernel(path: str, name: str) -> Any:
+    """The kernel of a source file as Inductor reads it, uncompiled and shared with nobody."""
+    from torch._inductor.runtime.compile_tasks import _reload_python_module
+
+    module = _reload_python_module(Path(path).stem, path, set_sys_modules=False)
+    return getattr(module, name)
+
+
+def with_several(source: str) -> str:
+    """The source of a kernel with more block sizes to start from, where Inductor knows more."""
+    return source.replace(_FEW, _SEVERAL)
+
+
+def can_be_tried(kernel: Any) -> bool:
+    """Whether other block sizes than Inductor's own do for a kernel, and may be tried in any order.
+
+    Not those of Inductor's templates, nor where memory was set aside for so many blocks.
+    """
+    kinds = ("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION")
+    return (
+        kernel.heuristic_type.name in kinds
+        and not kernel.custom_kernel
+        and not kernel.inductor_meta.get("deterministic", False)
+        and not any(_SHARED in config.kwargs for config in kernel.configs or ())
+        and bool(kernel.configs)
+    )
+
+
+def nearest(kernel: Any, others: Sequence[Any], most: int) -> list[BlockSizes]:
+    """Block sizes worth trying: Inductor's own for the kernel, other starts, then what is near.
+
+    Args:
+        kernel: as Inductor loads it, uncompiled.
+        others: configurations to start from beside its own.
+        most: how many, more only if Inductor itself has more.
+    """
+    own = [BlockSizes.of(config) for config in kernel.configs]
+    starts = list(dict.fromkeys((*own, *(BlockSizes.of(config) for config in others))))
+    template = kernel.configs[0]
+    found = dict.fromkeys(own)
+    for sizes in _by_distance(kernel, starts, len(own), template):
+        if len(found) >= most:
+            break
+        found[sizes] = None
+    return list(found)
+
+
+def _by_distance(
+    kernel: Any, starts: Sequence[BlockSizes], own: int, template: Any
+) -> Iterator[BlockSizes]:
+    """All that steps lead to, those of few steps first; other starts than its own are a step off.
+
+    A step doubles or halves one size.
+    """
+    order = itertools.count()
+    left = [(0 if i < own else 1, next(order), sizes) for i, sizes in enumerate(starts)]
+    heapq.heapify(left)
+    seen = set(starts)
+    while left:
+        distance, _, sizes = heapq.heappop(left)
+        yield sizes
+        for step in _steps(kernel, sizes.config(template)):
+            if step not in seen:
+                seen.add(step)
+                heapq.heappush(left, (distance + 1, next(order), step))
+
+
+def _steps(kernel: Any, config: Any) -> Iterator[BlockSizes]:
+    from torch._inductor.runtime.coordinate_descent_tuner import get_field, set_field
+
+    tuner = kernel.coordesc_tuner
+    for name in tuner.tunable_fields:
+        value = get_field(config, name)
+        if value is None:
+            continue
+        for other in tuner.get_neighbour_values(name, value, radius=1):
+            made = copy.deepcopy(config)
+            set_field(made, name, other)
+            if tuner.is_valid_config(made) and _is_sound(kernel, made):
+                yield BlockSizes.of(made)
+
+
+def _is_sound(kernel: Any, config: Any) -> bool:
+    """Whether threads get a fitting amount of work, and tiles are such as hardware can copy."""
+    least: Mapping[str, int] = kernel.inductor_meta.get("tma_min_block_sizes") or {}
+    if any(config.kwargs.get(name, size) < size for name, size in least.items()):
+        return False
+    blocks = {n: v for n, v in config.kwargs.items() if n.endswith("BLOCK")}
+    if not blocks and not kernel.size_hints:
+        # Kernels that share a launch have blocks of their own each.
+        return True
+    held = math.prod(blocks.values())
+    for prefix, size in (kernel.size_hints or {}).items():
+        # Rows that a block holds as a whole are no argument.
+        if prefix.startswith("r") and f"{prefix.upper()}BLOCK" not in blocks:
+            held *= size
+    each = held / (_THREADS_OF_WARP * config.num_warps)
+    return _LEAST_HELD <= each <= _MOST_HELD
+
+
+def compile_sizes(
+    path: str, name: str, sizes: BlockSizes, environment: Mapping[str, str], until: float
+) -> bool:
+    """Compile a kernel with some block sizes into the cache on disk. For processes of the pool.
+
+    Args:
+        path: the file of its source.
+        name: of the kernel.
+        sizes: to compile it with.
+        environment: variables that say where the caches are.
+        until: moment of ``time.time`` after which nobody waits for it any more.
+
+    Returns:
+        Whether it was compiled; not if it is too late. Raises what the compiler raises.
+    """
+    if time.time() > until:
+        return False
+    os.environ.update(environment)
+    kernel = _kept(path, name)
+    kernel._precompile_config(sizes.config(kernel.configs[0]))
+    return True
+
+
+_kept = functools.lru_cache(_LOADED)(load_kernel)

@@ -1,0 +1,170 @@
+"""Block sizes of kernels that tune themselves, compiled by Inductor's pool while others wait.
+
+Coordinate descent compiles one variant of a kernel, runs it, and only then knows which to compile
+next: most of its time is compiling, on one core of many. Here all variants near to where it starts
+are compiled at once, before the kernel first runs, and whoever runs it only has to time them. Loads
+no compiled kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import PyCodeCache
+
+from fusewise.compiler.inductor.block_sizes import (
+    BlockSizes,
+    can_be_tried,
+    compile_sizes,
+    load_kernel,
+    nearest,
+    with_several,
+)
+from fusewise.compiler.inductor.triton_ahead import triton_kernels
+
+log = logging.getLogger(__name__)
+
+#: By the path of its source, the block sizes that each kernel is compiled with.
+Compiled = Mapping[str, tuple[BlockSizes, ...]]
+
+#: What stands in the source of a kernel that is tuned step by step.
+_STEPS: Final = "'coordinate_descent_tuning': True"
+#: Block sizes of one kernel for each process of the pool, and how many at the least and the most.
+_EACH, _FEWEST, _MOST = 2, 8, 32
+#: Seconds after which no process begins with another.
+_COMPILING_S: Final = 6.0
+#: Kernels that are remembered to have been asked for.
+_REMEMBERED: Final = 256
+#: Where caches are, which may have changed since the pool was started.
+_PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Block sizes of one kernel on their way."""
+
+    futures: Mapping[BlockSizes, Future[bool]]
+    #: Moment of ``time.time`` after which none is begun any more.
+    until: float
+
+
+_asked: OrderedDict[str, _Asked] = OrderedDict()
+
+
+def sizes_of_each() -> int:
+    """How many block sizes are compiled for one kernel."""
+    processes = inductor_config.compile_threads or 1
+    return max(_FEWEST, min(_MOST, _EACH * processes))
+
+
+def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
+    """Have Inductor's pool compile the block sizes that a program's kernels may be tuned to.
+
+    Waits for nothing, and does nothing where there is no pool or none of them tunes itself.
+
+    Args:
+        source: the program.
+        settings: Inductor's, that it was generated under.
+    """
+    if _STEPS not in source:
+        return
+    with inductor_config.patch(dict(settings)):
+        if not AsyncCompile.use_process_pool():
+            return
+        kernels = {path: (name, code) for name, path, code in _tuned(source)}
+        lists = {
+            path: _worth_trying(path, name, code)
+            for path, (name, code) in kernels.items()
+            if path not in _asked
+        }
+        _submit({path: kernels[path][0] for path in lists}, lists)
+
+
+def _tuned(source: str) -> list[tuple[str, str, str]]:
+    """Name, path and source of each kernel that is tuned step by step."""
+    found = []
+    for name, code, device in triton_kernels(source):
+        if _STEPS in code and device == "cuda":
+            _, path = PyCodeCache.write(code)
+            found.append((name, path, code))
+    return found
+
+
+def _worth_trying(path: str, name: str, code: str) -> list[BlockSizes]:
+    try:
+        kernel = load_kernel(path, name)
+        # Found in an earlier run: nothing is left to be tried.
+        known = any(getattr(c, "found_by_coordesc", False) for c in kernel.configs or ())
+        if known or not can_be_tried(kernel):
+            return []
+        _, more = PyCodeCache.write(with_several(code))
+        others = load_kernel(more, name).configs or ()
+        return nearest(kernel, others, sizes_of_each())
+    except Exception:
+        # Whoever loads the program tunes the kernel as Inductor does.
+        log.debug("no block sizes for %s", name, exc_info=True)
+        return []
+
+
+def _submit(names: Mapping[str, str], lists: Mapping[str, Sequence[BlockSizes]]) -> None:
+    """The nearest of all kernels come first: time may be up before the last is compiled."""
+    environment = {name: os.environ[name] for name in _PLACES if name in os.environ}
+    until = time.time() + _COMPILING_S
+    pool: Any = AsyncCompile.process_pool()
+    futures: dict[str, dict[BlockSizes, Future[bool]]] = {path: {} for path in lists}
+    for turn in itertools.zip_longest(*lists.values()):
+        for path, sizes in zip(lists, turn, strict=True):
+            if sizes is not None:
+                futures[path][sizes] = pool.submit(
+                    compile_sizes, path, names[path], sizes, environment, until
+                )
+    for path, own in futures.items():
+        _asked[path] = _Asked(own, until)
+    while len(_asked) > _REMEMBERED:
+        _asked.popitem(last=False)
+
+
+def await_blocks(source: str, timeout_s: float) -> Compiled:
+    """Wait until block sizes are compiled that were asked for, or there is no time for more.
+
+    Args:
+        source: the program.
+        timeout_s: seconds to wait at most.
+
+    Returns:
+        What is compiled, Inductor's own block sizes first.
+    """
+    if _STEPS not in source:
+        return {}
+    moment = time.time() + timeout_s
+    compiled: dict[str, tuple[BlockSizes, ...]] = {}
+    for _, path, _ in _tuned(source):
+        asked = _asked.get(path)
+        if asked is None or not asked.futures:
+            continue
+        wait(asked.futures.values(), max(0.0, min(moment, asked.until) - time.time()))
+        done = tuple(sizes for sizes, future in asked.futures.items() if _succeeded(future))
+        if done:
+            compiled[path] = done
+    return compiled
+
+
+def _succeeded(future: Future[bool]) -> bool:
+    if not future.done():
+        return False
+    try:
+        return future.result()
+    except (Exception, CancelledError):
+        # Not all sizes that a kernel may have can be compiled.
+        log.debug("block sizes do not compile", exc_info=True)
+        return False

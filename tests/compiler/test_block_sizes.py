@@ -1,0 +1,246 @@
+"""Block sizes that are worth compiling for a kernel, and that they are what it then finds.
+
+Triton compiles for a GPU that is not there, so none is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile, shutdown_compile_workers
+from torch._inductor.runtime import triton_helpers
+
+from fusewise.compiler.inductor import blocks_ahead
+from fusewise.compiler.inductor.block_sizes import (
+    BlockSizes,
+    can_be_tried,
+    compile_sizes,
+    load_kernel,
+    nearest,
+    with_several,
+)
+
+_IMPORTS = """\
+import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+from torch._inductor.runtime.hints import ReductionHint, TileHint, DeviceProperties
+
+GPU = DeviceProperties(
+    type='cuda', index=0, multi_processor_count=132, cc=90, major=9,
+    regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048,
+    max_threads_per_block=1024, warp_size=32,
+)
+"""
+_META = (
+    "'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'num_load': 1, "
+    "'num_reduction': {reductions}, 'max_autotune': False, 'max_autotune_pointwise': False, "
+    "'coordinate_descent_tuning': True, 'force_disable_caches': False, 'kernel_name': '{name}', "
+    "'autotune_local_cache': True, 'autotune_remote_cache': False, 'spill_threshold': 16"
+)
+
+
+def pointwise(name: str = "triton_poi") -> str:
+    """The source of a kernel as Inductor writes it."""
+    return (
+        _IMPORTS
+        + f"""
+@triton_heuristics.pointwise(
+    size_hints={{'x': 1048576}}, filename=__file__, min_elem_per_thread=0,
+    triton_meta={{'signature': {{'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32',
+        'XBLOCK': 'constexpr'}}, 'device': GPU, 'constants': {{}},
+        'configs': [{{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}}]}},
+    inductor_meta={{'grid_type': 'Grid1D', {_META.format(reductions=0, name=name)}}},
+)
+@triton.jit
+def {name}(in_ptr0, out_ptr0, xnumel, XBLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    xmask = xindex < xnumel
+    tl.store(out_ptr0 + (xindex), tl_math.exp(tl.load(in_ptr0 + (xindex), xmask)), xmask)
+"""
+    )
+
+
+def persistent(rows: int = 4096, length: int = 1024) -> str:
+    """A kernel whose blocks hold whole rows."""
+    meta = _META.format(reductions=1, name="triton_per")
+    return (
+        _IMPORTS
+        + f"""
+@triton_heuristics.persistent_reduction(
+    size_hints={{'x': {rows}, 'r0_': {length}}}, reduction_hint=ReductionHint.INNER,
+    filename=__file__,
+    triton_meta={{'signature': {{'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32',
+        'r0_numel': 'i32', 'XBLOCK': 'constexpr'}}, 'device': GPU, 'constants': {{}},
+        'configs': [{{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}}]}},
+    inductor_meta={{'grid_type': 'Grid1D', {meta}}},
+)
+@triton.jit
+def triton_per(in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr):
+    R0_BLOCK: tl.constexpr = {length}
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]
+    r0_index = tl.arange(0, R0_BLOCK)[None, :]
+    xmask = xindex < xnumel
+    values = tl.load(in_ptr0 + (r0_index + {length} * xindex), xmask, other=0.0)
+    tl.store(out_ptr0 + (xindex), tl.sum(values, 1)[:, None], xmask)
+"""
+    )
+
+
+@pytest.fixture
+def no_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Triton compiles for a device that is not there; where its cache is."""
+    monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    return tmp_path / "triton"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str], str]:
+    def write(source: str) -> str:
+        path = tmp_path / f"kernel{len(list(tmp_path.glob('*.py')))}.py"
+        path.write_text(source)
+        return str(path)
+
+    return write
+
+
+def worth_trying(write: Callable[[str], str], source: str, name: str, most: int) -> Any:
+    kernel = load_kernel(write(source), name)
+    others = load_kernel(write(with_several(source)), name)
+    return kernel, nearest(kernel, others.configs, most)
+
+
+def held(sizes: BlockSizes, others: int = 1) -> float:
+    """Values for each thread."""
+    blocks = 1
+    for name, size in sizes.constants:
+        blocks *= size if name.endswith("BLOCK") else 1
+    return blocks * others / (32 * sizes.warps)
+
+
+def test_inductors_own_come_first_and_then_what_is_near(written: Callable[[str], str]) -> None:
+    kernel, found = worth_trying(written, pointwise(), "triton_poi", 20)
+    own = [BlockSizes.of(config) for config in kernel.configs]
+    assert found[: len(own)] == own
+    assert len(found) == len(set(found)) == 20
+    (first, *_) = own
+    (block,) = (size for _, size in first.constants)
+    for other in (block // 2, block * 2):
+        assert BlockSizes((("XBLOCK", other),), first.warps, first.stages) in found[: 2 + 8]
+    assert {sizes.warps for sizes in found} > {first.warps // 2, first.warps * 2}
+    assert all(1 <= held(sizes) <= 64 for sizes in found)
+
+
+def test_a_block_that_holds_rows_is_no_larger_than_its_threads_can_hold(
+    written: Callable[[str], str],
+) -> None:
+    kernel, found = worth_trying(written, persistent(), "triton_per", 24)
+    own = [BlockSizes.of(config) for config in kernel.configs]
+    assert found[: len(own)] == own and len(found) > 8
+    assert all(name == "XBLOCK" for sizes in found for name, _ in sizes.constants)
+    assert all(1 <= held(sizes, 1024) <= 64 for sizes in found)
+    # What Inductor starts from where it is to try several is tried, too.
+    several = load_kernel(written(with_several(persistent())), "triton_per").configs
+    assert {BlockSizes.of(config) for config in several} <= set(found)
+
+
+def test_what_is_compiled_ahead_is_found_by_who_loads_the_kernel(
+    written: Callable[[str], str], no_device: Path
+) -> None:
+    path = written(persistent())
+    kernel = load_kernel(path, "triton_per")
+    assert can_be_tried(kernel)
+    chosen = nearest(kernel, (), 3)
+    for sizes in chosen:
+        assert compile_sizes(path, "triton_per", sizes, {}, time.time() + 60)
+    compiled = sorted(no_device.rglob("*.cubin"))
+    assert len(compiled) == 3
+    assert {BlockSizes.of(sizes.config(kernel.configs[0])) for sizes in chosen} == set(chosen)
+    for sizes in chosen:
+        kernel._precompile_config(sizes.config(kernel.configs[0]))
+    assert sorted(no_device.rglob("*.cubin")) == compiled
+
+
+def test_nothing_is_compiled_when_time_is_up(
+    written: Callable[[str], str], no_device: Path
+) -> None:
+    path = written(pointwise())
+    (first, *_) = nearest(load_kernel(path, "triton_poi"), (), 1)
+    assert not compile_sizes(path, "triton_poi", first, {}, time.time() - 1)
+    assert not list(no_device.rglob("*.cubin"))
+
+
+def test_reductions_that_share_rows_are_left_alone(written: Callable[[str], str]) -> None:
+    kernel = load_kernel(written(persistent()), "triton_per")
+    kernel.configs[0].kwargs["RSPLIT"] = 4
+    assert not can_be_tried(kernel)
+
+
+def program(*codes: str) -> str:
+    """A generated program with these kernels."""
+    lines = ["async_compile = AsyncCompile()"]
+    for code in codes:
+        name = code.split("\ndef ")[1].split("(")[0]
+        lines.append(f"{name} = async_compile.triton({name!r}, {code!r}, device_str='cuda')")
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def pool(no_device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Inductor's pool of processes, which are copies of this one: they know of no device either."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setattr(blocks_ahead, "_asked", type(blocks_ahead._asked)())
+    with inductor_config.patch(compile_threads=2, worker_start_method="fork"):
+        shutdown_compile_workers()
+        AsyncCompile.wait_pool_ready()
+        yield AsyncCompile.process_pool()
+        shutdown_compile_workers()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_pool_compiles_them_for_all_kernels_at_once(
+    pool: Any, no_device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks_ahead, "_FEWEST", 4)
+    monkeypatch.setattr(blocks_ahead, "_EACH", 2)
+    monkeypatch.setattr(blocks_ahead, "_COMPILING_S", 60.0)
+    plain = pointwise("triton_plain").replace(blocks_ahead._STEPS, "'x': 1")
+    source = program(pointwise(), persistent(), plain)
+    assert blocks_ahead.await_blocks(source, 60.0) == {}
+    blocks_ahead.ask_for_blocks(source, {})
+    asked = {path: list(asked.futures) for path, asked in blocks_ahead._asked.items()}
+    assert sorted(map(len, asked.values())) == [4, 4]
+    compiled = blocks_ahead.await_blocks(source, 60.0)
+    assert {path: list(sizes) for path, sizes in compiled.items()} == asked
+    cubins = sorted(no_device.rglob("*.cubin"))
+    assert len(cubins) == 8
+    # Asked for once.
+    blocks_ahead.ask_for_blocks(source, {})
+    assert {p: list(a.futures) for p, a in blocks_ahead._asked.items()} == asked
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_is_not_compiled_in_time_is_not_told(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks_ahead, "_COMPILING_S", -1.0)
+    source = program(pointwise())
+    blocks_ahead.ask_for_blocks(source, {})
+    assert blocks_ahead._asked
+    assert blocks_ahead.await_blocks(source, 60.0) == {}
+
+
+def test_without_a_pool_nothing_is_asked_for(no_device: Path) -> None:
+    with inductor_config.patch(compile_threads=1):
+        blocks_ahead.ask_for_blocks(program(pointwise()), {})
+    assert blocks_ahead.await_blocks(program(pointwise()), 1.0) == {}
