@@ -1,13 +1,14 @@
-"""Kernels of Inductor's own program built while it is decided what else to try.
+"""Kernels built while something else is done: those of Inductor's own program, and candidates'.
 
 Compilers run in processes of their own, so that a thread which waits for them holds up nothing.
-Whatever goes wrong there is left to who loads the program. Builds no other program.
+Whatever goes wrong there is left to who loads the program. Loads nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -63,6 +64,24 @@ class Building:
         return self._triton.wait(self._timeout_s)
 
 
+class LibraryBuilding:
+    """The C++ kernels of several programs on their way, each distinct one once."""
+
+    def __init__(self, programs: Sequence[Program], timeout_s: float) -> None:
+        """Have them built; waits for nothing.
+
+        Args:
+            programs: whose kernels.
+            timeout_s: seconds after which no compiler is waited for any more.
+        """
+        told = [(program.source, program.settings) for program in programs]
+        self._library = _pool.submit(build_library, told, timeout_s=timeout_s)
+
+    def wait(self) -> str:
+        """Wait until all are built, or not; what ``build_library`` gives."""
+        return self._library.result()
+
+
 def _build(program: Program, timeout_s: float) -> float:
     start = time.perf_counter()
     build_library([(program.source, program.settings)], timeout_s=timeout_s)
@@ -74,6 +93,15 @@ def start_building(program: Program, device: str, timeout_s: float) -> Building:
     building = Building(program, device, timeout_s)
     _under_way.append(building)
     return building
+
+
+def compile_in_pool(program: Program, device: str) -> None:
+    """Have a candidate's Triton kernels compiled from now on, where processes wait for such work.
+
+    C++ kernels of candidates are built together once all of them are known.
+    """
+    if device != "cpu":
+        pooled_kernels(program.source, program.settings)
 
 
 def finish_building() -> None:

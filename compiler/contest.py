@@ -13,12 +13,11 @@ import msgspec
 import torch
 import torch.fx
 
-from fusewise.compiler.building import finish_building
-from fusewise.compiler.inductor.cpp_batch import build_library
+from fusewise.compiler.building import LibraryBuilding, finish_building
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.toolchain import probed_vectors
-from fusewise.compiler.inductor.triton_ahead import await_kernels
+from fusewise.compiler.inductor.triton_ahead import await_kernels, pooled_kernels
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import Observed, specify
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
@@ -122,6 +121,8 @@ class Generating:
     may: Callable[[], bool]
     #: Programs to generate in one turn.
     at_once: int
+    #: Told of each program that is new code, as soon as it is there.
+    made: Callable[[Program], object]
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,8 @@ def generate_while(
             else:
                 seen[program.code_hash] = f"candidate {candidate.schedule.id}"
                 kept.append((candidate, program))
+                if limit is not None:
+                    limit.made(program)
     return Generated(kept, dropped, left)
 
 
@@ -193,6 +196,8 @@ def hold(
     memory: bool = False,
     more: bool = False,
     timing_s: float | None = None,
+    race: bool = False,
+    meanwhile: Callable[[Callable[[], object]], None] | None = None,
 ) -> GraphResult:
     """Time the candidates, Inductor's own first, in the measuring process of the device.
 
@@ -206,6 +211,9 @@ def hold(
         more: whether another contest of the graph will follow.
         timing_s: seconds that go into timing at most, much less where all is decided; a sixth of
             the budget if None.
+        race: whether only the fastest is wanted, and the times of others only as far as they tell
+            that they are not.
+        meanwhile: called while C++ kernels are built, with what waits until they are.
 
     Raises:
         MeasureError: the process could not do it.
@@ -220,14 +228,20 @@ def hold(
     # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
     timeout_s = min(60.0 + 4 * budget_s, _MOST_WAITING_S)
     seconds = min(max(budget_s / 6, 1.0), 20.0) if timing_s is None else timing_s
-    timing = Budget(seconds=seconds, memory=memory, more=more)
+    timing = Budget(seconds=seconds, memory=memory, more=more, race=race)
     process = measuring_process(job.device)
     if process.graph_id != job.graph_id:
         # The process that the graph was announced to is gone; this one is new.
         process.prepare(job)
     # Candidates share most of their kernels. They are built here while the graph is prepared there.
     finish_building()
-    library = build_library([(p.source, p.settings) for _, p in programs], timeout_s=timeout_s)
+    for _, program in programs:
+        # All are asked for before any is waited for.
+        pooled_kernels(program.source, program.settings)
+    building = LibraryBuilding([program for _, program in programs], timeout_s)
+    if meanwhile is not None:
+        meanwhile(building.wait)
+    library = building.wait()
     if library:
         # By now they are probed here; there it would take seconds for each set of instructions.
         process.trust(probed_vectors())

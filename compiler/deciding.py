@@ -7,26 +7,27 @@ report says so. Predicts nothing and judges nothing itself.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from fusewise.compiler.building import Building
+from fusewise.compiler.asking import Asked, worth_timing
+from fusewise.compiler.building import Building, compile_in_pool
 from fusewise.compiler.choosing import settle
-from fusewise.compiler.contest import Generating, generate_while, hold
+from fusewise.compiler.contest import Generating, announce, generate_while, hold
 from fusewise.compiler.finishing import (
     finish,
-    finished,
     first_offers,
     let_go,
     may_finish,
     products_count,
 )
+from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile
-from fusewise.compiler.inductor.interceptors import Program
+from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.kernel_codes import kernel_codes
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob
@@ -36,7 +37,6 @@ from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.spending import GraphSpending
 from fusewise.compiler.survey import Predictor, Survey, default_candidate
-from fusewise.costmodel.gains import PROBED, Kernel, difference, kinds_of
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.schedule import Candidate
@@ -56,11 +56,15 @@ _BUILD_AT_LEAST = 0.6
 #: Seconds for loading a candidate and running it for the first time, and for a kernel that is tuned
 #: block size by block size or by coordinate descent.
 _LOAD_S, _TUNING_S = 0.15, {"autotune": 0.5, "descent": 3.0}
+#: Times that it takes Inductor to build its own kernels up to which it pays to compile a candidate
+#: to the end while others' are built: one that wins half of the time.
+_HOPED_S = 1.2
 #: A program that is generated in so many seconds is while compilers are at work on another one.
 _SOON_S = 2.0
 #: Seconds that have to be left for a second contest to begin.
 _SECOND_S = 3.0
 
+log = logging.getLogger(__name__)
 _Entry = tuple[Candidate, Program]
 
 
@@ -78,6 +82,8 @@ class Contest:
     program: Program
     building: Building | None
     purse: GraphSpending
+    #: What was compiled while kernels were built, in the hope that it wins; None where nothing was.
+    ahead: Ahead | None = field(default=None, init=False)
     _own_kernels_s: float | None = field(default=None, init=False)
 
     def run(self) -> dict[str, float]:
@@ -92,8 +98,10 @@ class Contest:
         default = default_candidate(self.surveys)
         with report.phase("generate"):
             asked = self._asked(default)
+            if asked.candidates:
+                self._announce()
             made = generate_while(
-                self.graph, self.program, asked, self.options.top_k, self._generating()
+                self.graph, self.program, asked.candidates, self.options.top_k, self._generating()
             )
             self._await_own_kernels()
             kept = self._affordable(made.kept)
@@ -111,6 +119,8 @@ class Contest:
                     self._waiting_s(),
                     more=self._more(),
                     timing_s=self._timing_s(),
+                    race=not self.purse.given,
+                    meanwhile=self._hoping(asked.favourite([candidate for candidate, _ in kept])),
                 )
             settle(report, [candidate for candidate, _ in entries], result)
         except MeasureError as error:
@@ -125,75 +135,25 @@ class Contest:
         again = self._again(entries, time.monotonic() - started)
         return again or result.conditions
 
-    def _asked(self, default: Candidate) -> list[Candidate]:
-        """What is worth timing, in the order in which it is to be tried."""
+    def _asked(self, default: Candidate) -> Asked:
+        """What is worth timing; what it promises decides what it may cost."""
         every = [c for s in self.surveys for c in s.candidates]
         listed = shortlist(default, every, 1 + self.options.top_k * _SPARE)[1:]
         if self.purse.given:
-            return list(listed)
-        bounds = self._bounds(default, listed)
-        hopeful = [c for c in listed if bounds[c.schedule.id].most >= MARGIN]
-        if len(hopeful) < len(listed):
+            return Asked(tuple(listed), 0.0, 0, {})
+        asked = worth_timing(default, listed, self.surveys, self.predictor, self._offers)
+        if asked.hopeless:
             self.report.untried.append(
-                f"{len(listed) - len(hopeful)} plans that could not gain {MARGIN:.0%} if all "
+                f"{asked.hopeless} plans that could not gain {MARGIN:.0%} if all "
                 "predictions were off by as much as they may be"
             )
-        own_us = default.predicted_us or 0.0
-        gaining = [c for c in hopeful if (c.predicted_us or own_us) < own_us]
-        # What is promised decides how long it may take, and that whether kernels are tuned step by
-        # step.
-        promised = [offer.gain_us / own_us for offer in self._offers(default) if own_us]
-        promised += [bounds[c.schedule.id].sure for c in hopeful]
-        self.purse.promise = max(promised, default=0.0)
-        offers = self._offers(default)
-        tried = [finished(default, offer) for offer in offers]
-        ordered = [*gaining[:1], *self._by_experience(hopeful)[:1], *tried[:1]]
-        if gaining:
-            best = gaining[0]
-            ordered += [finished(best, offer) for offer in self._offers(best)[:1]]
-        ordered += [*tried[1:], *hopeful]
-        return list({c.schedule: c for c in ordered}.values())
+        return asked
 
-    def _offers(self, candidate: Candidate) -> list[Offer]:
+    def _offers(self, candidate: Candidate, promise: float) -> list[Offer]:
+        # How many kernels are tuned step by step is a matter of time.
+        self.purse.promise = promise
         descents = int(self.purse.left() / _TUNING_S["descent"])
         return first_offers(self.surveys, self.predictor, candidate.schedule, descents)
-
-    def _bounds(self, default: Candidate, listed: Sequence[Candidate]) -> Mapping[str, _Bounds]:
-        of_default = self.surveys[0].kernels(default, self.predictor)
-        total = default.predicted_us or 1.0
-        bounds: dict[str, _Bounds] = {}
-        wanted = {candidate.schedule for candidate in listed}
-        for survey in self.surveys:
-            for candidate in survey.candidates:
-                if candidate.schedule not in wanted:
-                    continue
-                if candidate.schedule.codegen:
-                    # No prediction tells of these: as much as there is in generated kernels.
-                    bounds[candidate.schedule.id] = _Bounds(0.0, self._generated_share(default))
-                    continue
-                kernels = survey.kernels(candidate, self.predictor)
-                caution = PROBED["products"] if _is_probed(candidate) else 1.0
-                bounds[candidate.schedule.id] = _bounds(of_default, kernels, total, caution)
-        return bounds
-
-    def _generated_share(self, default: Candidate) -> float:
-        """Part of the predicted time that is not in library calls."""
-        plan = default.schedule.plan
-        assert plan is not None
-        problem = self.surveys[0].problem
-        us = 0.0
-        for group in self.predictor.plans(problem).breakdown(plan):
-            kinds = {problem.node_by_name[name].kind for name in group.names}
-            us += 0.0 if kinds <= {"extern", "nop"} else group.us
-        return us / (default.predicted_us or 1.0)
-
-    def _by_experience(self, hopeful: Sequence[Candidate]) -> list[Candidate]:
-        """The best plan under each set of choices, in the order in which these were looked at."""
-        found = []
-        for survey in self.surveys[1:]:
-            of_survey = set(survey.candidates)
-            found += [candidate for candidate in hopeful if candidate in of_survey][:1]
-        return found
 
     def _generating(self) -> Generating | None:
         if self.purse.given:
@@ -201,15 +161,49 @@ class Contest:
         building = self.building
 
         def may() -> bool:
-            needed = self.purse.again_s / 2 + _LEAST_TIMING_S
+            needed = self.purse.again_s / 2 + _LOAD_S + _LEAST_TIMING_S
             under_way = building is not None and not building.done
             # There is nothing else to do here while compilers are at work on the own kernels.
             if under_way and (self.purse.again_s < _SOON_S or self.purse.fits(needed)):
                 return True
             self._await_own_kernels()
-            return self.purse.fits(needed)
+            # Kernels of another one, if it has any, take their time once it is generated.
+            return self.purse.fits(needed + (self._own_kernels_s or 0.0) * _BUILD_AT_LEAST)
 
-        return Generating(may, self.options.top_k if self.graph.copies_help else 1)
+        def made(program: Program) -> None:
+            compile_in_pool(program, self.purse.kind)
+
+        return Generating(may, self.options.top_k if self.graph.copies_help else 1, made)
+
+    def _announce(self) -> None:
+        """Tell the measuring process of the graph, if that was not done before."""
+        try:
+            if measuring_process(self.job.device).graph_id != self.job.graph_id:
+                announce(self.job)
+        except MeasureError as error:
+            # The contest starts another one, or tells why it cannot.
+            log.debug("the measuring process: %s", error)
+
+    def _hoping(self, favourite: Candidate) -> Callable[[Callable[[], object]], None] | None:
+        """What compiles the favourite to the end while candidates' kernels are built.
+
+        It then need not be lowered once more if it wins. On a GPU a kernel that is loaded before it
+        is measured would find its block sizes anew.
+        """
+        if self.purse.kind != "cpu" or self.purse.again_s > _HOPED_S * (self._own_kernels_s or 0.0):
+            return None
+        schedule = favourite.schedule
+
+        def compile_favourite(built: Callable[[], object]) -> None:
+            try:
+                with self.report.phase("compile"):
+                    applier = Applier(schedule.plan, built)
+                    self.ahead = self.graph.compile_ahead(schedule, applier)
+            except Exception:
+                # If it is wanted it is compiled where that is told.
+                log.debug("not compiled ahead: %s", schedule.id, exc_info=True)
+
+        return compile_favourite
 
     def _await_own_kernels(self) -> None:
         if self._own_kernels_s is None:
@@ -330,32 +324,6 @@ class Contest:
         if given_s is not None:
             return min(max(given_s * _TIMING_SHARE, 1.0), 20.0)
         return min(max(self.purse.left() * _TIMED_OF_LEFT, _LEAST_TIMING_S), _MOST_TIMING_S)
-
-
-@dataclass(frozen=True)
-class _Bounds:
-    """What a candidate gains of the default's time, by the ends of the intervals."""
-
-    sure: float
-    most: float
-
-
-def _bounds(
-    default: Counter[Kernel], candidate: Counter[Kernel], total_us: float, caution: float
-) -> _Bounds:
-    """``caution``: half intervals that are held against what is sure."""
-    only_default, only_candidate = default - candidate, candidate - default
-    sure = difference(default, candidate).at_least(caution)
-    most = sum(k.high_us * n for k, n in only_default.items()) - sum(
-        k.low_us * n for k, n in only_candidate.items()
-    )
-    return _Bounds(sure / total_us, most / total_us)
-
-
-def _is_probed(candidate: Candidate) -> bool:
-    """Whether a candidate differs from Inductor's own in what probed rates of the device decide."""
-    kinds = kinds_of(candidate.schedule.lowering, candidate.schedule.codegen, own_plan=True)
-    return bool(kinds) and kinds <= PROBED.keys()
 
 
 def _default(default: Candidate, reason: str) -> Candidate:

@@ -18,7 +18,7 @@ from fusewise.compiler.inductor.choices import PRODUCTS
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.products import vector_products
-from fusewise.compiler.measuring.client import measuring_process
+from fusewise.compiler.measuring.client import running_process
 from fusewise.compiler.measuring.job import GraphJob, GraphResult
 from fusewise.compiler.notices import tell_once
 from fusewise.compiler.reports import GraphReport
@@ -71,8 +71,11 @@ def first_offers(
 
 def let_go(job: GraphJob) -> None:
     """Have the measuring process forget a graph that no second contest follows for."""
+    process = running_process(job.device)
+    if process is None:
+        return
     try:
-        measuring_process(job.device).let_go()
+        process.let_go()
     except MeasureError as error:
         # It is gone, and its memory with it.
         log.debug("the measuring process: %s", error)

@@ -19,6 +19,7 @@ from fusewise.compiler.building import Building, start_building
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.deciding import Contest
+from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import Applier, Program
@@ -36,7 +37,14 @@ from fusewise.compiler.plan_files import mismatch, nearest, planned_for
 from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport, add_report
 from fusewise.compiler.ruled import check_known, compile_by_rules, lower_by_rules
-from fusewise.compiler.session import Session, device_of, many_ranks, unmeasurable
+from fusewise.compiler.session import (
+    LEAST_OPERATORS,
+    Session,
+    device_of,
+    many_ranks,
+    operators,
+    unmeasurable,
+)
 from fusewise.compiler.survey import Predictor, Survey, default_candidate
 from fusewise.costmodel.gains import gains_of
 from fusewise.schedule.errors import MeasureError, PlanError
@@ -71,7 +79,8 @@ def compile_program(
     def compiler(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         if ours.mode == "measure" and ours.plan is None:
             session.met = Met(ours.home, gm, inputs, session.inductor_options)
-            if not session.met.before and ours.top_k and ours.budget_s != 0 and not many_ranks():
+            measures = ours.top_k and ours.budget_s != 0 and not many_ranks()
+            if measures and not session.met.before and operators(gm) >= LEAST_OPERATORS:
                 # Its start takes seconds, which pass while the program is traced.
                 measuring_process(first_device(inputs))
         session.spending.begin()
@@ -161,6 +170,8 @@ class _Decided:
     surveys: Sequence[Survey]
     #: Under which times were taken.
     conditions: dict[str, float]
+    #: What was compiled before it was chosen, or was not.
+    ahead: Ahead | None = None
 
 
 class _Compile:
@@ -172,6 +183,8 @@ class _Compile:
         self._report = report
         #: What others are held to, compiled; None where it was not.
         self.default_output: Any | None = None
+        #: What was compiled in the hope that it is chosen.
+        self._ahead: Ahead | None = None
         #: What deciding may cost.
         self._purse = session.spending.graph()
 
@@ -266,6 +279,7 @@ class _Compile:
             decided = self._decide(key, predictor, job)
         else:
             decided = self._decide_meanwhile(key, predictor, job)
+        self._ahead = decided.ahead
         output = self._compile_chosen()
         remember(
             session.store,
@@ -359,10 +373,13 @@ class _Compile:
         )
         conditions = contest.run()
         report.cost = purse.end()
-        return _Decided(surveys, conditions)
+        return _Decided(surveys, conditions, contest.ahead)
 
     def _announce(self, key: GraphKey) -> GraphJob | None:
-        """Tell the measuring process of the graph; None, with the reason, where it cannot be."""
+        """What the measuring process is to be told; None, with the reason, where it cannot be.
+
+        It is told at once where making ready takes long.
+        """
         session, report, graph = self._session, self._report, self._graph
         reason = unmeasurable(graph, session)
         if reason is None:
@@ -374,7 +391,9 @@ class _Compile:
                     observed=session.observed,
                     forward_key=session.forward_key,
                 )
-                announce(job)
+                # The CPU is as busy with this as with what is done here, and may never be asked.
+                if self._purse.kind != "cpu" and operators(graph.gm) >= LEAST_OPERATORS:
+                    announce(job)
             except MeasureError as error:
                 warn_once(str(error))
                 reason = str(error)
@@ -415,4 +434,6 @@ class _Compile:
         with self._report.phase("compile"):
             if chosen.origin == "default":
                 return self._graph.compile(None, None)
+            if self._ahead is not None and self._ahead.schedule == chosen.schedule:
+                return self._ahead.take()
             return self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))

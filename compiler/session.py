@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed
@@ -25,6 +26,9 @@ from fusewise.costmodel.registry import load_model
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import UnsupportedError
 from fusewise.schedule.plan_file import PlanFile, read_plan_file
+
+#: Operators from which on a program is expected to have something that is worth measuring.
+LEAST_OPERATORS: Final = 2
 
 
 @dataclass
@@ -114,6 +118,16 @@ def device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.
             remedy="fusewise handles the CPU and one NVIDIA GPU",
         )
     return gpus[0] if gpus else torch.device("cpu")
+
+
+def operators(gm: torch.fx.GraphModule) -> int:
+    """Operators of a graph that compute something: views, and picking an output, do not."""
+    return sum(
+        node.op in ("call_function", "call_method", "call_module")
+        and node.target is not operator.getitem
+        and not getattr(node.target, "is_view", False)
+        for node in gm.graph.nodes
+    )
 
 
 def unmeasurable(graph: GraphCompile, session: Session) -> str | None:

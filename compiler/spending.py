@@ -11,17 +11,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: Of Inductor's own time, what everything else may take. Shares of 0.9 and 2 were tried on an H200:
-#: compiles took twice as long as Inductor's own, and three quarters of what there was to gain by
-#: measuring were not looked at.
-SHARE = 2.0
-#: The same where a gain is promised of at least so much of the graph's time.
-PROMISED_SHARE, PROMISE = 4.0, 0.05
-#: Seconds that a program may take beside it in any case, by kind of device: a process has to start,
-#: and to make a GPU its own, however small the program is; and a kernel that is tuned step by step
-#: takes some four.
-LEAST_S = {"cpu": 4.0, "cuda": 15.0}
-#: Of these, what a forward graph may take whose backward is still to come, and mostly runs longer.
+#: Of Inductor's own time, what everything else may take where nothing is promised, what more for
+#: each part of the graph's time that is (a twentieth of it adds 0.4), and the most.
+SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 8.0, 4.0
+#: Seconds that a program may take beside it in any case where so much of a graph's time is promised
+#: (less where less is), by kind of device: a process has to start, and to make a GPU its own,
+#: however small the program is; and a kernel that is tuned step by step takes some four.
+LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 12.0}, 0.1
+#: Of these, and of what tracing leaves, what a forward graph may take whose backward is still to
+#: come, and mostly runs longer.
 FORWARD_PART = 0.4
 #: Seconds that Inductor's compile of a graph is taken to need where it came from a cache.
 _CACHED_S = 5.0
@@ -106,10 +104,11 @@ class GraphSpending:
         """Seconds that may go beside Inductor's own work on this graph."""
         if self.program.given_s is not None:
             return self.program.given_s
-        share = PROMISED_SHARE if self.promise >= PROMISE else SHARE
+        share = min(SHARE + SHARE_OF_PROMISE * self.promise, MOST_SHARE)
+        part = FORWARD_PART if self.forward else 1.0
         # What was not spent on the program's graphs before is this one's, and no debt of theirs.
-        spared = max(0.0, SHARE * self.program.own_s - self.program.extra_s)
-        least = LEAST_S[self.kind] * (FORWARD_PART if self.forward else 1.0)
+        spared = max(0.0, part * SHARE * self.program.own_s - self.program.extra_s)
+        least = part * LEAST_S[self.kind] * min(1.0, self.promise / PROMISE)
         return max(share * self.own_s + spared, least - self.program.extra_s)
 
     @property

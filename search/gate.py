@@ -112,7 +112,7 @@ def judge(
             subject="acceptance",
             remedy="measure the default in the same interleaved run, as the first",
         )
-    allowed = [2 * error + grain for error, grain in zip(errors[0], resolutions, strict=True)]
+    allowed = _allowed(errors[0], resolutions)
     sound = [i for i in range(1, len(times)) if times[i] and _excess(errors[i], allowed) is None]
     level = 1 - (1 - confidence) / max(1, len(sound))
     rulings = [
@@ -128,6 +128,19 @@ def judge(
         if i and ruling.accepted and ruling.ratio is not None
     ]
     return GateResult(min(accepted)[1] if accepted else 0, tuple(rulings))
+
+
+def as_good(errors: Sequence[Sequence[float]], resolutions: Sequence[float]) -> list[bool]:
+    """For each candidate whether its errors are no more than what those of entry 0 allow.
+
+    What is not cannot be accepted, however fast it is. See :func:`judge` for the arguments.
+    """
+    allowed = _allowed(errors[0], resolutions)
+    return [True, *(_excess(own, allowed) is None for own in errors[1:])]
+
+
+def _allowed(default: Sequence[float], resolutions: Sequence[float]) -> list[float]:
+    return [2 * error + grain for error, grain in zip(default, resolutions, strict=True)]
 
 
 def _rule(

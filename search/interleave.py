@@ -32,6 +32,7 @@ def interleave(
     max_rounds: int = 200,
     target_interval: float = 0.005,
     threshold: float | None = None,
+    may_win: Sequence[bool] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[list[float]]:
     """Time all ``runs`` in rounds and give the times of each.
@@ -48,6 +49,9 @@ def interleave(
         threshold: ratio to the first that decides over a run; one whose 99 % interval lies wholly
             below it needs no further rounds either, and one whose interval lies above is dropped.
             Once all are dropped it ends.
+        may_win: which runs may be the fastest, where only that one is wanted. A run that may not is
+            timed in one round, and one that is slower than the best of the others is dropped as one
+            that is slower than the first is. None where the times of all are wanted.
         clock: seconds; for tests.
 
     Returns:
@@ -73,6 +77,8 @@ def interleave(
         left = [i for i in left if i == 0 or not _clearly_slower(times[i], times[0])]
         if done >= min_rounds and threshold is not None:
             left = [i for i in left if i == 0 or not _lost(times, i, threshold)]
+        if may_win is not None:
+            left = _race([i for i in left if i == 0 or may_win[i]], times, min_rounds)
         now = clock()
         if done >= max_rounds or now + (now - round_began) - began > budget_s:
             break
@@ -95,6 +101,21 @@ def _decided(times: Sequence[Sequence[float]], i: int, threshold: float | None) 
 
 def _lost(times: Sequence[Sequence[float]], i: int, threshold: float) -> bool:
     return summary(ratios(times[i], times[0]), confidence=_DECIDED).low > threshold
+
+
+def _race(left: Sequence[int], times: Sequence[Sequence[float]], min_rounds: int) -> list[int]:
+    """Those that may still turn out to be the fastest, and the first."""
+    best = min(left, key=lambda i: summary(times[i]).median)
+    by_far = [i for i in left if i in (0, best) or not _clearly_slower(times[i], times[best])]
+    if len(times[0]) < min_rounds:
+        return by_far
+    beaten = {
+        i
+        for i in by_far
+        if i not in (0, best)
+        and summary(ratios(times[i], times[best]), confidence=_DECIDED).low > 1
+    }
+    return [i for i in by_far if i not in beaten]
 
 
 def half_width(times: Sequence[Sequence[float]], i: int) -> float:

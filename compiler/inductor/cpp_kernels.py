@@ -25,6 +25,8 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from fusewise.compiler.inductor.cpp_glue import VERSION as GLUE_VERSION
 
+#: Name that kernels are compiled under in a generated program.
+_CALL = "cpp_pybinding"
 _ENTRY = re.compile(r'extern\s+"C"(?!\s*\{)')
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]+(\S+)[ \t]*$", re.MULTILINE)
 #: Macros outlive the namespace of the kernel that defines them.
@@ -83,6 +85,8 @@ def cpp_kernels(source: str, settings: Mapping[str, Any]) -> list[CppKernel]:
 
 def definitions(source: str) -> dict[str, tuple[tuple[str, ...], str]]:
     """Argument types and source of the C++ kernels of a generated program, by their names in it."""
+    if _CALL not in source:
+        return {}
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -93,7 +97,7 @@ def definitions(source: str) -> dict[str, tuple[tuple[str, ...], str]]:
             isinstance(statement, ast.Assign)
             and isinstance(call := statement.value, ast.Call)
             and isinstance(call.func, ast.Attribute)
-            and call.func.attr == "cpp_pybinding"
+            and call.func.attr == _CALL
             and not call.keywords
         ):
             argtypes, text = (ast.literal_eval(argument) for argument in call.args)

@@ -16,13 +16,19 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import torch.fx
-from torch._guards import TracingContext
 from torch._inductor import compile_fx as inductor_compile_fx
 from torch._inductor import config as inductor_config
 from torch._inductor.exc import InductorError
 
 from fusewise.compiler.inductor.aside import COPY_SETTINGS, can_work_aside, work_aside
+from fusewise.compiler.inductor.built_ahead import BuiltAhead
 from fusewise.compiler.inductor.choices import config_patches
+from fusewise.compiler.inductor.compiling_ahead import (
+    Ahead,
+    apart,
+    forget_strides,
+    told_strides,
+)
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
@@ -39,7 +45,7 @@ from fusewise.compiler.inductor.interceptors import (
 from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.lowerings import Standing, can_stand, is_late, standing
 from fusewise.compiler.inductor.program import changed_settings
-from fusewise.compiler.inductor.tuning import tuned_as_measured
+from fusewise.compiler.inductor.tuning import tuned_as_measured, tuned_warm
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import verdicts
 from fusewise.schedule.rules import RuleSet
@@ -82,9 +88,9 @@ class GraphCompile:
 
         ``schedule`` None is Inductor as it is: same code, same cache entries. Any other schedule
         enters the cache key, so that two plans of one graph can never share code, and takes its C++
-        kernels as they were measured.
+        kernels as they are measured, built together.
         """
-        _forget_strides()
+        forget_strides()
         tag = "" if schedule is None else f"fusewise-{schedule.id}"
         rules = None if schedule is None else self.rules
         if rules is not None:
@@ -98,7 +104,13 @@ class GraphCompile:
             _cache_tag(tag),
             prebuilt(library),
         ):
-            return self._run(interceptor)
+            return self._run(BuiltAhead(interceptor) if library else interceptor)
+
+    def compile_ahead(self, schedule: Schedule, interceptor: Interceptor) -> Ahead:
+        """:meth:`compile` while another compile of the graph waits, which may yet go on."""
+        with apart():
+            output = self.compile(schedule, interceptor)
+            return Ahead(schedule, output, told_strides())
 
     def compile_after(
         self, visit: Callable[[], bool], *, measured: bool, cached: bool = True
@@ -126,14 +138,14 @@ class GraphCompile:
             finally:
                 self._waiting = None
 
-        _forget_strides()
+        forget_strides()
         with (
             self.settings(None),
             nullcontext() if cached else inductor_config.patch(_UNCACHED),
             inlining.active(),
             standing(wait) if can_stand() else nullcontext(),
             prebuilt(kernel_library() if measured else ""),
-            tuned_as_measured() if measured else nullcontext(),
+            tuned_as_measured() if measured else tuned_warm(),
             suppress(_GivenUpError),
         ):
             return self._run(None)
@@ -317,13 +329,6 @@ def compile_whole(
     )
 
 
-def _forget_strides() -> None:
-    """Have the next compile's strides of outputs be the only ones: Inductor appends them."""
-    context = TracingContext.try_get()
-    if context is not None and context.output_strides:
-        context.output_strides.clear()
-
-
 def _inlining(schedule: Schedule, *, record: bool = False) -> Inlining:
     return Inlining(verdicts(schedule.lowering), record=record)
 
@@ -331,7 +336,8 @@ def _inlining(schedule: Schedule, *, record: bool = False) -> Inlining:
 @contextmanager
 def _cache_tag(tag: str) -> Iterator[None]:
     if not tag:
-        yield
+        with tuned_warm():
+            yield
         return
     compiler_config: Any = torch.compiler.config
     user_tag = compiler_config.cache_key_tag

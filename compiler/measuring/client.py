@@ -247,6 +247,13 @@ def measuring_process(device: str) -> MeasuringProcess:
         return process
 
 
+def running_process(device: str) -> MeasuringProcess | None:
+    """The process that measures on ``device``; None where there is none alive."""
+    with _lock:
+        owner, process = _processes.get(device, (0, None))
+        return process if process is not None and owner == os.getpid() and process.alive else None
+
+
 @atexit.register
 def close_all() -> None:
     """End all measuring processes of this one."""

@@ -63,6 +63,8 @@ class Budget:
     memory: bool = False
     #: Whether more programs of the graph will follow, so that its inputs are worth keeping.
     more: bool = False
+    #: Whether only the fastest is wanted: time goes to those that may be it.
+    race: bool = False
 
 
 @dataclass

@@ -63,7 +63,7 @@ from fusewise.compiler.measuring.runs import (
     put_back,
 )
 from fusewise.schedule.errors import first_line
-from fusewise.search.gate import MARGIN
+from fusewise.search.gate import MARGIN, as_good
 from fusewise.search.interleave import interleave
 
 log = logging.getLogger(__name__)
@@ -174,6 +174,7 @@ class Worker:
         start = time.perf_counter()
         state: dict[str, float] = {}
         default = loaded[0]
+        resolutions = [resolution(v) for v in default.outputs] if default else []
         if default is not None:
             judge(graph, loaded, results)
             if graph.job.keep_values:
@@ -195,6 +196,7 @@ class Worker:
                 max_rounds=budget.max_rounds,
                 target_interval=budget.target_interval,
                 threshold=1 - MARGIN,
+                may_win=as_good([r.errors for _, r in runs], resolutions) if budget.race else None,
             )
             for (_, result), samples in zip(runs, times, strict=True):
                 result.samples = [s * 1e6 for s in samples]
@@ -203,7 +205,7 @@ class Worker:
             programs=results,
             reference="default" if graph.reference is None else "fp64",
             clock="cuda graph" if torch.device(graph.job.device).type == "cuda" else "calls",
-            resolutions=[resolution(v) for v in default.outputs] if default else [],
+            resolutions=resolutions,
             conditions=state,
             seconds=seconds,
         )

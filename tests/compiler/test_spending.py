@@ -12,7 +12,15 @@ import torch
 import fusewise
 from fusewise.compiler import spending
 from fusewise.compiler.inductor import cpp_batch
-from fusewise.compiler.spending import FORWARD_PART, LEAST_S, SHARE, GraphSpending, Spending
+from fusewise.compiler.spending import (
+    FORWARD_PART,
+    LEAST_S,
+    MOST_SHARE,
+    PROMISE,
+    SHARE,
+    GraphSpending,
+    Spending,
+)
 
 Compile = Callable[..., Any]
 
@@ -63,7 +71,12 @@ def test_a_share_of_the_own_work_may_go_beside_it() -> None:
 def test_small_programs_may_take_what_a_process_takes_to_start() -> None:
     clock, purse = begun()
     purse.own(0.1)
+    assert purse.left() < LEAST_S["cpu"]
+    # The gate would not take what gains less.
+    purse.promise = PROMISE
     assert purse.left() == pytest.approx(LEAST_S["cpu"])
+    purse.promise = PROMISE / 2
+    assert purse.left() == pytest.approx(LEAST_S["cpu"] / 2)
     clock.now += LEAST_S["cpu"] + 0.1
     purse.end()
     # Once, not for each graph.
@@ -90,9 +103,13 @@ def test_what_a_graph_leaves_is_the_next_ones_and_its_debts_are_not() -> None:
 def test_more_is_allowed_where_a_gain_is_promised() -> None:
     _, purse = begun()
     purse.own(10.0)
-    usual = purse.allowed_s
-    purse.promise = spending.PROMISE
-    assert purse.allowed_s > usual
+    allowed = []
+    for promise in (0.0, 0.05, 0.2, 1.0, 10.0):
+        purse.promise = promise
+        allowed.append(purse.allowed_s)
+    assert allowed == sorted(allowed) and len(set(allowed)) > 3
+    assert allowed[0] == pytest.approx(SHARE * 10.0)
+    assert allowed[-1] == pytest.approx(MOST_SHARE * 10.0)
 
 
 def test_seconds_of_the_user_are_what_is_left_of_them() -> None:
@@ -109,12 +126,12 @@ def test_a_forward_graph_leaves_some_of_the_least_to_its_backward() -> None:
     clock = Clock()
     program = Spending(clock=clock)
     forward = program.graph()
-    forward.kind, forward.forward = "cuda", True
+    forward.kind, forward.forward, forward.promise = "cuda", True, PROMISE
     assert forward.left() == pytest.approx(FORWARD_PART * LEAST_S["cuda"])
     clock.now += forward.left()
     forward.end()
     backward = program.graph()
-    backward.kind = "cuda"
+    backward.kind, backward.promise = "cuda", PROMISE
     assert backward.left() == pytest.approx((1 - FORWARD_PART) * LEAST_S["cuda"])
 
 
@@ -146,7 +163,7 @@ def plain_sums(x: torch.Tensor) -> Any:
 @pytest.fixture
 def no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spending, "SHARE", 0.0)
-    monkeypatch.setattr(spending, "PROMISED_SHARE", 0.0)
+    monkeypatch.setattr(spending, "SHARE_OF_PROMISE", 0.0)
     monkeypatch.setattr(spending, "LEAST_S", {"cpu": 0.0})
 
 

@@ -1,0 +1,153 @@
+"""What of a graph's surveys is worth timing, in which order, and what it promises together.
+
+Predictions order and bound; nothing is generated or timed here, and no clock plays a part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusewise.compiler.finishing import finished
+from fusewise.compiler.survey import Predictor, Survey
+from fusewise.costmodel.gains import PROBED, Kernel, difference, kinds_of
+from fusewise.schedule.schedule import Candidate, Schedule
+from fusewise.search.finishing import Offer
+from fusewise.search.gate import MARGIN
+
+#: What is to be tried on a candidate's plan, the most promising first, by what is promised.
+Offers = Callable[[Candidate, float], Sequence[Offer]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is worth timing."""
+
+    #: In the order in which it is to be tried.
+    candidates: tuple[Candidate, ...]
+    #: Part of the graph's time that it might gain: by the lower ends of predictions, or by rules.
+    promise: float
+    #: Plans that could not gain what the gate asks for if all predictions were off by as much as
+    #: they may be.
+    hopeless: int
+    #: Microseconds that each candidate is expected to save.
+    saved_us: Mapping[Schedule, float]
+
+    def favourite(self, among: Sequence[Candidate]) -> Candidate:
+        """The one that is expected to save most; of equals the first."""
+        return max(among, key=lambda candidate: self.saved_us.get(candidate.schedule, 0.0))
+
+
+def worth_timing(
+    default: Candidate,
+    listed: Sequence[Candidate],
+    surveys: Sequence[Survey],
+    predictor: Predictor,
+    offers: Offers,
+) -> Asked:
+    """Sort out which candidates are worth it.
+
+    Args:
+        default: Inductor's own.
+        listed: other plans, the best predicted first.
+        surveys: that they come from, that under Inductor's own choices first.
+        predictor: that they rest on.
+        offers: see :data:`Offers`.
+    """
+    bounds = _bounds_of(default, listed, surveys, predictor)
+    hopeful = [c for c in listed if bounds[c.schedule].most >= MARGIN]
+    own_us = default.predicted_us or 0.0
+    gaining = [c for c in hopeful if (c.predicted_us or own_us) < own_us]
+    saved = {c.schedule: own_us - (c.predicted_us or own_us) for c in hopeful}
+    sure = max((bounds[c.schedule].sure for c in hopeful), default=0.0)
+    promised = [offer.gain_us / own_us for offer in offers(default, sure) if own_us]
+    promise = max([sure, *promised])
+
+    def finish(candidate: Candidate) -> list[Candidate]:
+        made = []
+        for offer in offers(candidate, promise):
+            made.append(finished(candidate, offer))
+            saved[made[-1].schedule] = saved.get(candidate.schedule, 0.0) + offer.gain_us
+        return made
+
+    tried = finish(default)
+    ordered = [*gaining[:1], *_by_experience(surveys, hopeful)[:1]]
+    # Block sizes, on a GPU: predictions say nothing of them, and they are most likely to pay.
+    ordered = [*tried[:1], *ordered] if predictor.profile.kind == "cuda" else [*ordered, *tried[:1]]
+    if gaining:
+        ordered += finish(gaining[0])[:1]
+    ordered += [*tried[1:], *hopeful]
+    distinct = {c.schedule: c for c in ordered}
+    return Asked(tuple(distinct.values()), promise, len(listed) - len(hopeful), saved)
+
+
+def _by_experience(surveys: Sequence[Survey], hopeful: Sequence[Candidate]) -> list[Candidate]:
+    """The best plan under each set of choices, in the order in which these were looked at."""
+    found = []
+    for survey in surveys[1:]:
+        of_survey = set(survey.candidates)
+        found += [candidate for candidate in hopeful if candidate in of_survey][:1]
+    return found
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What a candidate gains of the default's time, by the ends of the intervals."""
+
+    sure: float
+    most: float
+
+
+def _bounds_of(
+    default: Candidate,
+    listed: Sequence[Candidate],
+    surveys: Sequence[Survey],
+    predictor: Predictor,
+) -> dict[Schedule, _Bounds]:
+    of_default = surveys[0].kernels(default, predictor)
+    total = default.predicted_us or 1.0
+    found: dict[Schedule, _Bounds] = {}
+    wanted = {candidate.schedule for candidate in listed}
+    for survey in surveys:
+        for candidate in survey.candidates:
+            if candidate.schedule not in wanted:
+                continue
+            if candidate.schedule.codegen:
+                # No prediction tells of these: as much as there is in generated kernels.
+                most = _generated_share(default, surveys[0], predictor)
+                found[candidate.schedule] = _Bounds(0.0, most)
+                continue
+            kernels = survey.kernels(candidate, predictor)
+            caution = PROBED["products"] if _is_probed(candidate) else 1.0
+            found[candidate.schedule] = _bounds(of_default, kernels, total, caution)
+    return found
+
+
+def _bounds(
+    default: Counter[Kernel], candidate: Counter[Kernel], total_us: float, caution: float
+) -> _Bounds:
+    """``caution``: half intervals that are held against what is sure."""
+    only_default, only_candidate = default - candidate, candidate - default
+    sure = difference(default, candidate).at_least(caution)
+    most = sum(k.high_us * n for k, n in only_default.items()) - sum(
+        k.low_us * n for k, n in only_candidate.items()
+    )
+    return _Bounds(sure / total_us, most / total_us)
+
+
+def _generated_share(default: Candidate, survey: Survey, predictor: Predictor) -> float:
+    """Part of the predicted time that is not in library calls."""
+    plan = default.schedule.plan
+    assert plan is not None
+    us = 0.0
+    for group in predictor.plans(survey.problem).breakdown(plan):
+        kinds = {survey.problem.node_by_name[name].kind for name in group.names}
+        us += 0.0 if kinds <= {"extern", "nop"} else group.us
+    return us / (default.predicted_us or 1.0)
+
+
+def _is_probed(candidate: Candidate) -> bool:
+    """Whether a candidate differs from Inductor's own in what probed rates of the device decide."""
+    kinds = kinds_of(candidate.schedule.lowering, candidate.schedule.codegen, own_plan=True)
+    return bool(kinds) and kinds <= PROBED.keys()

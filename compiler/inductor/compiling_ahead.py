@@ -1,0 +1,74 @@
+"""A compile to the end inside another one of the same graph, which waits and may yet go on.
+
+What Inductor and AOTAutograd keep once for all compiles under way is put aside meanwhile. Decides
+nothing, and compiles nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch._guards import TracingContext
+from torch._inductor.triton_bundler import TritonBundler
+from torch._inductor.virtualized import NullHandler, V
+
+from fusewise.schedule.schedule import Schedule
+
+#: Where Inductor collects the kernels of the compile that is under way, as far as it has these.
+_BUNDLE: Final = ("_entries", "_static_autotuners", "_winners")
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A schedule compiled before it was known whether it is the one that is wanted."""
+
+    schedule: Schedule
+    #: Inductor's output code.
+    output: Any
+    #: Strides of its outputs, which AOTAutograd is told of where it is taken.
+    strides: tuple[Any, ...]
+
+    def take(self) -> Any:
+        """The output code, which is what the graph is compiled to."""
+        forget_strides()
+        context = TracingContext.try_get()
+        if context is not None and context.output_strides is not None:
+            context.output_strides.extend(self.strides)
+        return self.output
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let a compile in here be none of the business of the one that waits.
+
+    Strides of outputs are left behind: :func:`told_strides`.
+    """
+    bundler: Any = TritonBundler
+    lowering: Any = V
+    tuning = getattr(lowering, "set_distributed_autotune_state", None)
+    kept = {name: getattr(bundler, name) for name in _BUNDLE if hasattr(bundler, name)}
+    bundler.end_compile()
+    try:
+        with nullcontext() if tuning is None else tuning(NullHandler()):
+            yield
+    finally:
+        for name, value in kept.items():
+            setattr(bundler, name, value)
+        # The compile that waits tells its own.
+        forget_strides()
+
+
+def told_strides() -> tuple[Any, ...]:
+    """Strides of outputs that AOTAutograd was told of by the last compile."""
+    context = TracingContext.try_get()
+    return () if context is None else tuple(context.output_strides or ())
+
+
+def forget_strides() -> None:
+    """Have the next compile's strides of outputs be the only ones: Inductor appends them."""
+    context = TracingContext.try_get()
+    if context is not None and context.output_strides:
+        context.output_strides.clear()
