@@ -172,7 +172,8 @@ class Touches:
             random=random,
             across=access.bytes if steps.across else 0,
             along=access.bytes if steps.step == 1 else 0,
-            runs=access.bytes / run_bytes,
+            # A loop over nothing runs nowhere.
+            runs=access.bytes / max(run_bytes, 1),
             unaligned=0 if steps.aligned else touched,
             width_at=_WIDTH_AT.get(access.itemsize, NOT_SUMMED),
             size=float(buffer.bytes) if buffer is not None and buffer.bytes > 0 else np.inf,

@@ -60,11 +60,13 @@ def checked(*kinds: str) -> list[GraphReport]:
 def test_measuring_fills_the_report_and_the_store(
     compiled: Compile, live: Any, store: Path, device: str
 ) -> None:
+    def weighed(x: Any, w: Any) -> Any:
+        # The compiled graph holds the values of such a tensor.
+        return normalised(x, w) * torch.tensor([0.5, 2.0], device=x.device).repeat(16)
+
     make = live.Make(device, torch.float32)
     x, w = make.tensor(48, 32), make.tensor(32)
-    live.difference(
-        [compiled(normalised, "measure", top_k=1, budget_s=10)(x, w)], [normalised(x, w)]
-    )
+    live.difference([compiled(weighed, "measure", top_k=1, budget_s=10)(x, w)], [weighed(x, w)])
     (report,) = checked("inference")
     assert (report.mode, report.source, report.store) == ("measure", "measured", str(store))
     assert torch.device(report.device).type == device
@@ -88,7 +90,7 @@ def test_measuring_fills_the_report_and_the_store(
     # The same program again: what was measured holds, for those who only replay as well.
     for mode in ("measure", "replay"):
         torch._dynamo.reset()
-        compiled(normalised, mode)(x, w)
+        compiled(weighed, mode)(x, w)
         again = fusewise.reports()[-1]
         assert (again.source, again.mode, again.key) == ("store", mode, report.key)
         assert again.candidates == report.candidates and again.chosen == report.chosen

@@ -106,6 +106,14 @@ def test_what_is_fused_into_a_template_adds_to_its_time(profile: DeviceProfile, 
     assert more > 42.0
 
 
+def test_nodes_may_touch_nothing(profile: DeviceProfile, softmax: Problem):
+    # A slice of no elements that is written into a concatenation.
+    first = softmax.nodes[0]
+    empty = msgspec.structs.replace(first.writes[0], touched=0, bytes=0, index="i0 : 0")
+    problem = with_kind(softmax, "nop", writes=(empty,))
+    assert PlanCost(problem, profile, Roofline(profile)).score([("op0",)]).us[0] == 0.0
+
+
 def test_nodes_that_run_nothing_are_free(profile: DeviceProfile, softmax: Problem):
     cost = PlanCost(with_kind(softmax, "nop"), profile, Roofline(profile))
     free = cost.score([("op0",)])
