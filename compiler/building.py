@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
+from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.triton_ahead import Pooled, pooled_kernels
@@ -102,6 +103,7 @@ def compile_in_pool(program: Program, device: str) -> None:
     """
     if device != "cpu":
         pooled_kernels(program.source, program.settings)
+        ask_for_blocks(program.source, program.settings)
 
 
 def finish_building() -> None:

@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from fusewise.compiler.building import LibraryBuilding, finish_building
+from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, await_blocks
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.toolchain import probed_vectors
@@ -238,6 +239,7 @@ def hold(
     for _, program in programs:
         # All are asked for before any is waited for.
         pooled_kernels(program.source, program.settings)
+        ask_for_blocks(program.source, program.settings)
     building = LibraryBuilding([program for _, program in programs], timeout_s)
     if meanwhile is not None:
         meanwhile(building.wait)
@@ -253,6 +255,7 @@ def hold(
             program.settings,
             library,
             compiled=await_kernels(program.source, program.settings, timeout_s),
+            blocks=await_blocks(program.source, budget_s / 2),
         )
         for candidate, program in programs
     ]

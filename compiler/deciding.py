@@ -25,6 +25,7 @@ from fusewise.compiler.finishing import (
     may_finish,
     products_count,
 )
+from fusewise.compiler.inductor.blocks_ahead import compiling_s, timing_s
 from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.interceptors import Applier, Program
@@ -38,7 +39,6 @@ from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.spending import GraphSpending
 from fusewise.compiler.survey import Predictor, Survey, default_candidate
 from fusewise.schedule.errors import MeasureError
-from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.schedule import Candidate
 from fusewise.search.finishing import Offer
 from fusewise.search.gate import MARGIN
@@ -53,9 +53,10 @@ _SPARE = 3
 #: Of the time that the own kernels take to build, what others do that have one kernel: reading
 #: headers, most of all.
 _BUILD_AT_LEAST = 0.6
-#: Seconds for loading a candidate and running it for the first time, and for a kernel that is tuned
-#: block size by block size or by coordinate descent.
-_LOAD_S, _TUNING_S = 0.15, {"autotune": 0.5, "descent": 3.0}
+#: Seconds for loading a candidate and running it for the first time.
+_LOAD_S = 0.15
+#: Part of a graph's time that products with a vector promise where they are sums instead.
+_PRODUCTS_PROMISE = 0.1
 #: Times that it takes Inductor to build its own kernels up to which it pays to compile a candidate
 #: to the end while others' are built: one that wins half of the time.
 _HOPED_S = 1.2
@@ -151,8 +152,9 @@ class Contest:
 
     def _offers(self, candidate: Candidate, promise: float) -> list[Offer]:
         # How many kernels are tuned step by step is a matter of time.
-        self.purse.promise = promise
-        descents = int(self.purse.left() / _TUNING_S["descent"])
+        sums = products_count(self.surveys, self.predictor, self.graph)
+        self.purse.promise = max(promise, _PRODUCTS_PROMISE if sums else 0.0)
+        descents = int(self.purse.left() / compiling_s())
         return first_offers(self.surveys, self.predictor, candidate.schedule, descents)
 
     def _generating(self) -> Generating | None:
@@ -221,10 +223,8 @@ class Contest:
         seconds = _LOAD_S + _LEAST_TIMING_S
         for candidate, program in made:
             new = kernel_codes(program.source) - known
-            tuned = sum(
-                _TUNING_S[kind] for kind in set(tunings(candidate.schedule.codegen).values())
-            )
-            needed = seconds + _LOAD_S + tuned + each * len(new)
+            # Their block sizes are being compiled by now.
+            needed = seconds + _LOAD_S + timing_s(new) + each * len(new)
             if new and known == own:
                 needed += first
             if not self.purse.fits(needed):

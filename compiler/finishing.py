@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fusewise.compiler.contest import generate_distinct, hold
+from fusewise.compiler.inductor.blocks_ahead import compiling_s
 from fusewise.compiler.inductor.choices import PRODUCTS
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.interceptors import Program
@@ -36,15 +37,13 @@ _Entry = tuple[Candidate, Program]
 _LEAST_S = 3.0
 #: Seconds that a second contest is given: there are few candidates, and all is known by then.
 _CONTEST_S = 12.0
-#: Seconds of what is left for each kernel that is tuned by coordinate descent: it compiles a dozen
-#: variants of the kernel, one after the other.
-_DESCENT_S = 12.0
+#: Times that it takes to compile the block sizes of a kernel that there have to be for each that is
+#: tuned step by step: all of them are waited for, and then timed.
+_DESCENTS = 2.0
 #: Part of a graph's time that products with a vector have to take.
 _PRODUCTS_SHARE = 0.1
 #: Seconds for the search of plans where they are sums.
 _SEARCH_S = 1.0
-#: Kernels that are tuned so at most, however long there is.
-_MOST_DESCENTS = 4
 
 
 def may_finish(surveys: Sequence[Survey], predictor: Predictor, graph: GraphCompile) -> bool:
@@ -65,7 +64,7 @@ def first_offers(
     for found in surveys:
         if any(candidate.schedule == schedule for candidate in found.candidates):
             finishes = Finishes(schedule.plan, predictor.plans(found.problem))
-            return finishes.few(min(descents, _MOST_DESCENTS))
+            return finishes.few(descents)
     return []
 
 
@@ -137,7 +136,11 @@ def _offers(
 ) -> list[Offer]:
     if seconds < _LEAST_S:
         return []
-    return first_offers(surveys, predictor, schedule, int(min(seconds / _DESCENT_S, 1e6)))
+    return first_offers(surveys, predictor, schedule, _descents(seconds))
+
+
+def _descents(seconds: float) -> int:
+    return int(min(seconds / (_DESCENTS * compiling_s()), 1e6))
 
 
 def finished(chosen: Candidate, offer: Offer) -> Candidate:
@@ -183,7 +186,7 @@ def _candidates(
         return made
     best = found.candidates[0]
     assert best.schedule.plan is not None
-    tuned = Finishes(best.schedule.plan, predictor.plans(found.problem)).tuned()
+    tuned = Finishes(best.schedule.plan, predictor.plans(found.problem)).tuned(_descents(seconds))
     offer = tuned or Offer((), 0.0, "")
     why = "; ".join(filter(None, ("products with a vector are sums", offer.reason)))
     return [*made[:1], msgspec.structs.replace(finished(best, offer), reason=why)]

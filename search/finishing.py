@@ -42,12 +42,12 @@ _REACHED: Final = 0.9
 #: Part of a kernel's time that tuning takes off at most, from experience.
 _MOST_GAIN: Final = 0.15
 #: Part that it takes off where the model sees nothing to gain, from experience.
-_HOPED: Final = 0.03
+_HOPED: Final = 0.05
 #: Part of a plan's time that an offer has to promise: the gate takes no gain below one percent.
 _LEAST_SHARE: Final = 0.01
 #: Part of a plan's time that a kernel is worth tuning for, whatever the model thinks of it, and
-#: the part from which each block size is tried by itself.
-_MUCH, _MOST_OF_IT = 0.10, 0.25
+#: that a CPU's short loops are worth another look for.
+_HEAVY, _MUCH = 0.05, 0.10
 #: Elements of a row up to which the compiler has a block hold all of it: where neighbours in a row
 #: are neighbours in memory, and elsewhere.
 _HELD, _HELD_ACROSS = 1024, 64
@@ -70,9 +70,8 @@ _WRITTEN_SAVES: Final = {
 }
 #: Part of a graph's time that it takes off at most.
 _MOST_WRITTEN: Final = 0.5
-#: Different kernels that are tuned in one candidate, and that are by coordinate descent: each step
-#: of it compiles a kernel and waits.
-_MOST_TUNED, _MOST_DESCENDED = 6, 2
+#: Different kernels that are tuned in one candidate, all of them step by step if there is time.
+_MOST_TUNED = 8
 
 
 @dataclass(frozen=True)
@@ -147,22 +146,23 @@ class Finishes:
             max(node.numel * node.rnumel for node in nodes),
         )
 
-    def few(self, most_descended: int = _MOST_DESCENDED) -> list[Offer]:
+    def few(self, most_descended: int = _MOST_TUNED) -> list[Offer]:
         """At most two offers, for when every try is waited for: the best, and it with the next.
 
-        On a GPU kernels that are worth it are tuned, small ones share launches, reductions are
-        computed otherwise; on a CPU functions are written out, short loops run on one thread.
+        On a GPU kernels that are worth it are tuned, which is most likely to pay and so comes
+        first; small ones share launches, reductions are computed otherwise. On a CPU functions are
+        written out, short loops run on one thread.
 
         Args:
             most_descended: different kernels to tune by coordinate descent, at most.
         """
-        every = (
-            (self.tuned(most_descended), self.together(), self.shaped())
-            if self._on_gpu
-            else (self.written_out(), self.grain())
-        )
-        offers = sorted((o for o in every if o is not None), key=lambda o: (-o.gain_us, o.choices))
-        return [offers[0], offers[0] + offers[1]] if len(offers) > 1 else offers
+        if not self._on_gpu:
+            return _best_two([self.written_out(), self.grain()])
+        tuned = self.tuned(most_descended)
+        others = [self.together(), self.shaped()]
+        if tuned is None or not most_descended:
+            return _best_two([tuned, *others])
+        return [tuned, *(tuned + other for other in _best_two(others)[:1])]
 
     def every(self, whole: Sequence[tuple[Choice, ...]] = ()) -> list[Offer]:
         """All that may be tried, each by itself, for when there is time.
@@ -217,7 +217,7 @@ class Finishes:
             f"short loops that take {share:.0%} of the time run on one thread",
         )
 
-    def tuned(self, most_descended: int = _MOST_DESCENDED) -> Offer | None:
+    def tuned(self, most_descended: int = _MOST_TUNED) -> Offer | None:
         """Block sizes of the kernels that the model sees a gain in, or that take much of the time.
 
         None where the others take so much that this cannot count.
@@ -228,7 +228,7 @@ class Finishes:
             if kernels[0].us > _BARE * self._launch_us
             and (
                 sum(k.gain_us for k in kernels) > _LEAST_SHARE * self.total_us / 2
-                or sum(k.us for k in kernels) > _MUCH * self.total_us
+                or sum(k.us for k in kernels) > _HEAVY * self.total_us
             )
         ][:_MOST_TUNED]
         gain = sum(max(k.gain_us, _HOPED * k.us) for kernels in worth for k in kernels)
@@ -236,12 +236,9 @@ class Finishes:
         if possible < _LEAST_SHARE * self.total_us:
             return None
         choices: list[Choice] = []
-        descended = 0
-        for kernels in worth:
-            share = sum(k.us for k in kernels) / self.total_us
-            tuning: Tuning = "autotune"
-            if share > _MOST_OF_IT and descended < most_descended:
-                tuning, descended = "descent", descended + 1
+        for at, kernels in enumerate(worth):
+            # The one that takes most of the time is the first.
+            tuning: Tuning = "descent" if at < most_descended else "autotune"
             choices += [blocks_choice(k.names[0], tuning) for k in kernels]
         share = sum(k.us for kernels in worth for k in kernels) / self.total_us
         return Offer(
@@ -368,6 +365,12 @@ class Finishes:
             (len(names) - 1) * self._launch_us,
             f"{len(names)} kernels of {sum(k.us for k in kernels) / len(kernels):.1f} us",
         )
+
+
+def _best_two(every: Iterable[Offer | None]) -> list[Offer]:
+    """Of some offers the best, and it with the next."""
+    offers = sorted((o for o in every if o is not None), key=lambda o: (-o.gain_us, o.choices))
+    return [offers[0], offers[0] + offers[1]] if len(offers) > 1 else offers
 
 
 def _members(choice: Choice) -> list[str]:

@@ -153,7 +153,7 @@ def _is_sound(kernel: Any, config: Any) -> bool:
         if prefix.startswith("r") and f"{prefix.upper()}BLOCK" not in blocks:
             held *= size
     each = held / (_THREADS_OF_WARP * config.num_warps)
-    return _LEAST_HELD <= each <= _MOST_HELD
+    return bool(_LEAST_HELD <= each <= _MOST_HELD)
 
 
 def compile_sizes(

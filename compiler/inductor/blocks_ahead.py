@@ -13,13 +13,13 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
 from torch._inductor import config as inductor_config
-from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.block_sizes import (
@@ -37,10 +37,17 @@ log = logging.getLogger(__name__)
 #: By the path of its source, the block sizes that each kernel is compiled with.
 Compiled = Mapping[str, tuple[BlockSizes, ...]]
 
-#: What stands in the source of a kernel that is tuned step by step.
+#: What stands in the source of a kernel that is tuned step by step, and of one that has several
+#: block sizes tried.
 _STEPS: Final = "'coordinate_descent_tuning': True"
+_SEVERAL: Final = "'max_autotune_pointwise': True"
 #: Block sizes of one kernel for each process of the pool, and how many at the least and the most.
 _EACH, _FEWEST, _MOST = 2, 8, 32
+#: Seconds that compiling with one of them takes a process, and that timing one takes.
+_COMPILED_S, _TIMED_S = 0.4, 0.015
+#: Seconds that a kernel is tuned for step by step where there is no pool, and that one is for which
+#: Inductor tries several block sizes.
+_STEPS_S, _SEVERAL_S = 3.0, 0.2
 #: Seconds after which no process begins with another.
 _COMPILING_S: Final = 6.0
 #: Kernels that are remembered to have been asked for.
@@ -63,8 +70,18 @@ _asked: OrderedDict[str, _Asked] = OrderedDict()
 
 def sizes_of_each() -> int:
     """How many block sizes are compiled for one kernel."""
-    processes = inductor_config.compile_threads or 1
-    return max(_FEWEST, min(_MOST, _EACH * processes))
+    return max(_FEWEST, min(_MOST, _EACH * get_compile_threads()))
+
+
+def compiling_s() -> float:
+    """Seconds that compiling the block sizes of one kernel takes, all processes at work on it."""
+    return sizes_of_each() * _COMPILED_S / get_compile_threads()
+
+
+def timing_s(codes: Iterable[str]) -> float:
+    """Seconds that kernels with these sources take to be tuned, once they are compiled."""
+    each = _TIMED_S * sizes_of_each() if get_compile_threads() > 1 else _STEPS_S
+    return sum(each if _STEPS in code else _SEVERAL_S for code in codes if _tunes_itself(code))
 
 
 def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
@@ -88,6 +105,10 @@ def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
             if path not in _asked
         }
         _submit({path: kernels[path][0] for path in lists}, lists)
+
+
+def _tunes_itself(code: str) -> bool:
+    return _STEPS in code or _SEVERAL in code
 
 
 def _tuned(source: str) -> list[tuple[str, str, str]]:

@@ -1,78 +1,234 @@
-"""Kernels for which Inductor knows several block sizes: that all take the same.
+"""Kernels with several block sizes: all of them timed warm, against each other, and kept.
 
-Inductor times them when a kernel first runs, each with the cache emptied before, and keeps the best
-beside the kernel's source. What follows another kernel in a program finds much of its inputs in the
-cache, and for kernels of some microseconds the order is another one then. So a measuring process
-times them warm, and a program that runs what was measured takes what was found there, also where
-its kernels were loaded before.
+Inductor times block sizes when a kernel first runs, each by itself and with the cache emptied
+before, and keeps the best beside the kernel's source. What follows another kernel in a program
+finds much of its inputs in the cache, and for kernels of some microseconds the order is another one
+then; and of two that are as good, one noisy time each takes either. So kernels of fusewise's are
+timed warm, in rounds, where they are measured and where they run, and what a measuring process
+found is what a program takes, also where its kernels were loaded before.
 
-Inductor's methods are replaced once a process. Which block sizes there are is Inductor's to say.
+A kernel that is tuned step by step compiles a variant for each step. Where those around its start
+are compiled already (see ``blocks_ahead``), they are all timed instead.
+
+Inductor's methods are replaced once a process, for kernels of other programs they do what they did.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import logging
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._inductor.codecache import PyCodeCache
 
+from fusewise.compiler.inductor.block_sizes import BlockSizes
 from fusewise.compiler.inductor.replacing import once
+from fusewise.search.blocks import fastest
 
-#: Seconds of one call, which launches on the current stream and can be repeated.
-_Clock = Callable[[Callable[[], Any]], float]
+log = logging.getLogger(__name__)
+
+#: Gives a function that takes one time, seconds of a launch, for a launch on the current stream
+#: that can be repeated.
+Clock = Callable[[Callable[[], Any]], Callable[[], float]]
 
 #: Inductor's own limit of registers that are spilled, where a kernel's metadata have none.
 _SPILLED = 16
 #: What a kernel changes is copied before it is timed, up to this.
 _MOST_COPIED_BYTES = 1 << 28
+#: Times of a call that is timed by itself.
+_FEW = 5
+#: Seconds that loading the block sizes of one kernel may take, and seconds for the rounds.
+_LOADING_S, _ROUNDS_S = 2.0, 0.5
 
-#: Files of kernels that were measured in another process.
-_measured: set[str] = set()
-#: What kernels of this process are timed by while they are tuned; None for Inductor's own.
-_clock: _Clock | None = None
+#: Files of kernels of fusewise's programs in this process.
+_ours: set[str] = set()
+#: By the file of a kernel, block sizes that are compiled.
+_offered: dict[str, tuple[BlockSizes, ...]] = {}
+#: What all kernels of this process are timed by, and what fusewise's are; None for Inductor's own.
+_clock: Clock | None = None
+_clock_of_ours: Clock | None = None
 
 
-def tune_warm(seconds: _Clock) -> None:
-    """Have the kernels of this process tuned with a warm cache. For processes that measure.
+def tune_warm(clock: Clock) -> None:
+    """Have all kernels of this process tuned with a warm cache. For processes that measure."""
+    global _clock  # noqa: PLW0603
+    _clock = clock
+    _dispatch()
+
+
+def tune_ours_warm(clock: Clock) -> None:
+    """Have kernels of fusewise's programs in this process tuned with a warm cache."""
+    global _clock_of_ours  # noqa: PLW0603
+    _clock_of_ours = clock
+
+
+def offer_blocks(compiled: Mapping[str, tuple[BlockSizes, ...]]) -> None:
+    """Have kernels that would be tuned step by step take the best of these instead.
 
     Args:
-        seconds: of one call, which launches on the current stream and can be repeated.
+        compiled: by the path of a kernel's source, what it is compiled with; what stands first is
+            kept unless another is faster.
     """
-    global _clock  # noqa: PLW0603
-    _clock = seconds
-    _dispatch_timing()
+    _offered.update(compiled)
+
+
+def take_what_was_measured(source: str) -> None:
+    """Have the kernel of this source, when it first runs, take what a measuring process found.
+
+    Where nothing was found it is tuned here, as ours are.
+    """
+    _, path = PyCodeCache.write(source)
+    _ours.add(path)
+    _dispatch()
 
 
 @once
-def _dispatch_timing() -> None:
+def _dispatch() -> None:
     # Not needed on a CPU.
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-    original: Any = CachingAutotuner.bench
+    kernel_class: Any = CachingAutotuner
+    _dispatch_timing(kernel_class)
+    _dispatch_choice(kernel_class)
+    _dispatch_steps(kernel_class)
+
+
+def _dispatch_timing(kernel_class: Any) -> None:
+    original = kernel_class.bench
 
     @functools.wraps(original)
     def bench(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> float:
-        clock = _clock
-        if clock is None or not _repeatable(self, launcher, args, kwargs):
+        clock = _clock_for(self)
+        if clock is None or _spills(self, launcher) or not _repeatable(self, args, kwargs):
             return float(original(self, launcher, *args, **kwargs))
-        copies, named = self.clone_args(*args, **kwargs)
+        sample = clock(_launch(launcher, *self.clone_args(*args, **kwargs)))
+        return 1e3 * statistics.median(sample() for _ in range(_FEW))
 
-        def launch() -> None:
-            launcher(*copies, **named, stream=torch.cuda.current_stream().cuda_stream)
-
-        return 1e3 * clock(launch)
-
-    CachingAutotuner.bench = bench  # type: ignore[method-assign]
+    kernel_class.bench = bench
 
 
-def _repeatable(kernel: Any, launcher: Any, args: Any, kwargs: Any) -> bool:
+def _dispatch_choice(kernel_class: Any) -> None:
+    original = kernel_class.benchmark_all_configs
+
+    @functools.wraps(original)
+    def benchmark_all_configs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = _found(self) if self.filename in _ours else None
+        if chosen is None and self.filename in _offered:
+            # They are timed with all others.
+            chosen = self.launchers[0]
+        clock = _clock_for(self)
+        if chosen is None and clock is not None and _repeatable(self, args, kwargs):
+            chosen = _fastest(self, self.launchers, clock, args, kwargs)
+        if chosen is None:
+            return original(self, *args, **kwargs)
+        # Only their order is looked at.
+        return {launcher: float(launcher is not chosen) for launcher in self.launchers}
+
+    kernel_class.benchmark_all_configs = benchmark_all_configs
+
+
+def _dispatch_steps(kernel_class: Any) -> None:
+    original = kernel_class.coordinate_descent_tuning
+
+    @functools.wraps(original)
+    def coordinate_descent_tuning(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
+        clock = _clock_for(self)
+        offered = _offered.get(self.filename, ())
+        if clock is None or not offered or not _repeatable(self, args, kwargs):
+            return original(self, launcher, *args, **kwargs)
+        began = time.time_ns()
+        launchers = _loaded(self, launcher, offered)
+        chosen = _fastest(self, launchers, clock, args, kwargs) or launcher
+        log.debug(
+            "%s: %s of %d for %s",
+            self.fn.__name__,
+            chosen.config,
+            len(launchers),
+            launcher.config,
+        )
+        chosen.config.found_by_coordesc = True
+        if self.save_cache_hook:
+            self.save_cache_hook(chosen.config, time.time_ns() - began, found_by_coordesc=True)
+        return chosen
+
+    kernel_class.coordinate_descent_tuning = coordinate_descent_tuning
+
+
+def _clock_for(kernel: Any) -> Clock | None:
+    if _clock is not None:
+        return _clock
+    # What a user captures is not to hold launches that take times.
+    if kernel.filename not in _ours or torch.cuda.is_current_stream_capturing():
+        return None
+    return _clock_of_ours
+
+
+def _loaded(kernel: Any, launcher: Any, offered: Sequence[BlockSizes]) -> list[Any]:
+    """The kernel with all offered block sizes, as far as the device can hold them."""
+    if kernel.fn.fn is None:
+        # It was compiled in another process.
+        kernel.fn = kernel._reload_kernel().fn
+    launchers = []
+    until = time.monotonic() + _LOADING_S
+    for sizes in offered:
+        if sizes == BlockSizes.of(launcher.config):
+            launchers.append(launcher)
+            continue
+        if time.monotonic() > until:
+            break
+        try:
+            with kernel.lock:
+                compiled = kernel._precompile_config(sizes.config(launcher.config))
+                launchers.append(compiled.make_launcher())
+        except Exception:
+            # A block may need more registers or memory than there are.
+            log.debug("%s cannot have %s", kernel.fn.__name__, sizes, exc_info=True)
+    return launchers
+
+
+def _fastest(
+    kernel: Any, launchers: Sequence[Any], clock: Clock, args: Any, kwargs: Any
+) -> Any | None:
+    """The fastest launcher; the first unless another is faster beyond noise. None where none ran.
+
+    All are timed on the same copies of what the kernel changes.
+    """
+    copies, named = kernel.clone_args(*args, **kwargs)
+    ran: list[Any] = []
+    samples: list[Callable[[], float]] = []
+    for launcher in launchers:
+        if _spills(kernel, launcher):
+            continue
+        try:
+            sample = clock(_launch(launcher, copies, named))
+        except Exception:
+            log.debug("%s does not run: %s", kernel.fn.__name__, launcher.config, exc_info=True)
+            continue
+        ran.append(launcher)
+        samples.append(sample)
+    return ran[fastest(samples, _ROUNDS_S)] if ran else None
+
+
+def _launch(launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    def launch() -> None:
+        launcher(*args, **kwargs, stream=torch.cuda.current_stream().cuda_stream)
+
+    return launch
+
+
+def _spills(kernel: Any, launcher: Any) -> bool:
+    """Whether Inductor would leave it out without timing it."""
+    most = kernel.inductor_meta.get("spill_threshold", _SPILLED)
+    return bool((launcher.n_spills or 0) > most)
+
+
+def _repeatable(kernel: Any, args: Any, kwargs: Any) -> bool:
     """Whether a kernel can be launched again and again on copies of what it changes."""
     if kwargs.get("with_profiler") or kernel.device_props.type != "cuda" or kernel.custom_kernel:
-        return False
-    # Inductor leaves such a one out without timing it.
-    if (launcher.n_spills or 0) > kernel.inductor_meta.get("spill_threshold", _SPILLED):
         return False
     named = {**dict(zip(kernel.fn.arg_names, args, strict=False)), **kwargs}
     changed = [named[name] for name in kernel.mutated_arg_names if name in named]
@@ -82,33 +238,6 @@ def _repeatable(kernel: Any, launcher: Any, args: Any, kwargs: Any) -> bool:
         and all(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in changed)
         and sum(v.untyped_storage().nbytes() for v in changed) <= _MOST_COPIED_BYTES
     )
-
-
-def take_what_was_measured(source: str) -> None:
-    """Have the kernel of this source, when it first runs, take what a measuring process found.
-
-    Where nothing was found, Inductor tunes it as ever.
-    """
-    _, path = PyCodeCache.write(source)
-    _measured.add(path)
-    _dispatch_choice()
-
-
-@once
-def _dispatch_choice() -> None:
-    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-
-    original: Any = CachingAutotuner.benchmark_all_configs
-
-    @functools.wraps(original)
-    def benchmark_all_configs(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = _found(self) if self.filename in _measured else None
-        if found is None:
-            return original(self, *args, **kwargs)
-        # Only their order is looked at.
-        return {launcher: float(launcher is not found) for launcher in self.launchers}
-
-    CachingAutotuner.benchmark_all_configs = benchmark_all_configs  # type: ignore[method-assign]
 
 
 def _found(kernel: Any) -> Any | None:

@@ -31,7 +31,7 @@ from fusewise.schedule.kernel_choices import Tuning
 #: What Inductor reads when it writes the metadata of a kernel that is tuned so.
 _SETTINGS: dict[Tuning, dict[str, Any]] = {
     "autotune": {"max_autotune_pointwise": True},
-    "descent": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True},
+    "descent": {"coordinate_descent_tuning": True},
 }
 
 
@@ -59,6 +59,7 @@ class _Wanted:
 
 _wanted: ContextVar[_Wanted | None] = ContextVar("fusewise_tunings", default=None)
 _as_measured: ContextVar[bool] = ContextVar("fusewise_as_measured", default=False)
+_warm: ContextVar[bool] = ContextVar("fusewise_tuned_warm", default=False)
 
 
 @contextmanager
@@ -95,11 +96,18 @@ def check_tuned() -> None:
 
 
 @contextmanager
+def tuned_warm() -> Iterator[None]:
+    """Have kernels of this context that Inductor knows several block sizes for tuned warm."""
+    _dispatch_loading()
+    with holding(_warm, True):
+        yield
+
+
+@contextmanager
 def tuned_as_measured() -> Iterator[None]:
     """Have kernels of this context take the block sizes that the measuring process found."""
     _dispatch_keys()
-    _dispatch_loading()
-    with holding(_as_measured, True):
+    with tuned_warm(), holding(_as_measured, True):
         yield
 
 
@@ -125,11 +133,12 @@ def _dispatch_loading() -> None:
 
     @functools.wraps(original)
     def triton(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
-        if not _as_measured.get():
+        if not _warm.get():
             return original(self, kernel_name, source_code, *args, **kwargs)
         take_what_was_measured(source_code)
         # A user who has everything tuned has it done as Inductor does.
-        if _wanted.get() is None or not any(setting in source_code for setting in _TUNED):
+        tuned_here = _as_measured.get() and _wanted.get() is not None
+        if not tuned_here or not any(setting in source_code for setting in _TUNED):
             return original(self, kernel_name, source_code, *args, **kwargs)
         # The pool may have met it when its code was written, before anything was found: what it
         # has kept knows nothing of that. Loaded here, the kernel looks it up.

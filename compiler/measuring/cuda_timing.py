@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +24,6 @@ _LAUNCHES, _MOST_LAUNCHES, _SAMPLE_S = 20, 400, 3e-4
 _LONG_S = 2e-3
 #: What a launch takes at the least, where the noise of two times is as large as their difference.
 _LEAST_S = 1e-7
-
-#: Samples of a call that is only compared with others.
-_FEW = 5
 
 _last_used: dict[int, float] = {}
 
@@ -92,13 +88,19 @@ class Stopwatch:
         return float(self._start.elapsed_time(self._end)) * 1e-3
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    """Seconds of a launch that can be repeated, with a warm cache: the median of a few samples."""
+def samples(call: Callable[[], Any]) -> Callable[[], float]:
+    """A function that takes one sample of a launch that can be repeated: seconds, cache warm."""
     wake()
     sample, _ = sampler(call, _nothing, single=False)
-    found = statistics.median(sample() for _ in range(_FEW))
+
+    def awake() -> float:
+        wake()
+        found = sample()
+        stay_awake()
+        return found
+
     stay_awake()
-    return found
+    return awake
 
 
 def _nothing() -> None:

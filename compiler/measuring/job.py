@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fusewise.compiler.inductor.block_sizes import BlockSizes
 from fusewise.compiler.measuring.inputs import Input
 
 
@@ -48,6 +49,8 @@ class ProgramJob:
     code_hash: str = ""
     #: Whether its Triton kernels are in the caches on disk.
     compiled: bool = False
+    #: By the file of a kernel that is tuned step by step, what it was compiled with ahead.
+    blocks: Mapping[str, tuple[BlockSizes, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

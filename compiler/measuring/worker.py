@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fusewise.compiler.inductor.configurations import tune_warm
+from fusewise.compiler.inductor.configurations import offer_blocks, tune_warm
 from fusewise.compiler.inductor.program import (
     Call,
     forget_kernels,
@@ -103,7 +103,7 @@ class Worker:
         self.device = job.device
         if device.type == "cuda":
             torch.cuda.set_device(device.index or 0)
-            tune_warm(cuda_timing.seconds)
+            tune_warm(cuda_timing.samples)
         start = time.perf_counter()
         with self._alone(job.device, _WAIT_S):
             inputs = build(job.inputs, self._kept.get(job.saved_from or "", {}))
@@ -248,6 +248,7 @@ class Worker:
         return timer.calls
 
     def _load(self, program: ProgramJob, result: ProgramResult) -> Call | None:
+        offer_blocks(program.blocks)
         try:
             # Processes of its own would only be in the way of what is compiled already.
             return load_program(

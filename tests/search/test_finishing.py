@@ -164,17 +164,33 @@ def test_kernels_that_take_the_time_are_tuned_each_code_once() -> None:
     assert quick is not None and set(tunings(quick.choices).values()) == {"autotune"}
 
 
+def test_all_that_are_heavy_are_tuned_step_by_step_as_far_as_there_is_time() -> None:
+    large = [kernel(f"large{i}", (LARGE >> 1) + (i << 20)) for i in range(5)]
+    found = finishes([*large, kernel("small", SMALL)])
+    first, *_ = found.few()
+    assert tunings(first.choices) == {f"large{i}": "descent" for i in range(5)}
+    some = found.tuned(most_descended=2)
+    assert some is not None
+    descended = [name for name, how in tunings(some.choices).items() if how == "descent"]
+    assert descended == ["large3", "large4"] and len(tunings(some.choices)) == 5
+
+
 def test_few_are_the_best_and_it_with_the_next() -> None:
     small = [kernel(f"op{i}", SMALL) for i in range(12)]
     large = [kernel(f"large{i}", LARGE << i) for i in range(4)]
     # Twelve launches of a microsecond are nothing beside the large ones.
     (only,) = finishes([*small, *large]).few()
     assert tunings(only.choices) and not combos(only.choices)
-    together, both = finishes([*small, kernel("medium", 1 << 23)]).few()
-    assert combos(both.choices) == combos(together.choices) and combos(both.choices)
+    found = finishes([*small, kernel("medium", 1 << 23)])
+    tuned, both = found.few()
     # What does little but be launched is not tuned.
-    assert tunings(together.choices) == {} and set(tunings(both.choices)) == {"medium"}
-    assert both.gain_us > together.gain_us
+    assert tunings(tuned.choices) == tunings(both.choices) == {"medium": "descent"}
+    assert not combos(tuned.choices) and combos(both.choices)
+    assert both.gain_us > tuned.gain_us
+    # Without time for steps the order is that of what they promise.
+    together, both = found.few(most_descended=0)
+    assert combos(together.choices) == combos(both.choices) and not tunings(together.choices)
+    assert tunings(both.choices) == {"medium": "autotune"}
 
 
 def looped_softmax(rows: int, length: int, depth: str = "") -> list[Node]:
