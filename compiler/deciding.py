@@ -251,6 +251,9 @@ class Contest:
             # The contest starts another one, or tells why it cannot.
             return True
         if not ready:
+            if process.unproven:
+                # A copy of this process that hangs would be asked in vain for ever.
+                process.kill()
             reason = "the measuring process was not ready in the time there was"
             self.report.fallback = f"not measured: {reason}"
             self.report.untried.append(reason)

@@ -7,8 +7,10 @@ killed and forgotten; the next measurement starts a new one.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pickle
+import queue
 import socket
 import struct
 import subprocess
@@ -21,6 +23,12 @@ from typing import Any
 
 import torch
 
+from fusewise.compiler.measuring.forked import (
+    Copy,
+    can_copy,
+    copy_to_measure,
+    give_up_copies,
+)
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
 from fusewise.compiler.measuring.quiet import pinned
@@ -44,6 +52,8 @@ class MeasuringProcess:
         device: str,
         environment: Mapping[str, str] | None = None,
         module: str = "fusewise.compiler.measuring.worker",
+        *,
+        copied: bool = False,
     ) -> None:
         """Start it.
 
@@ -51,6 +61,7 @@ class MeasuringProcess:
             device: that it measures on.
             environment: variables for the process, beside those of this one.
             module: what it runs; another one prepares the process and does the same.
+            copied: whether to make it by copying this process, if that can be.
         """
         self.device = device
         #: Seconds that the device was its alone.
@@ -59,25 +70,11 @@ class MeasuringProcess:
         self.graph_id: str | None = None
         self._trusting = False
         ours, theirs = socket.socketpair()
-        # The child finds fusewise, and the caller's modules, where this process does.
-        found = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        # Nor does it need processes that wait for kernels to compile before there are any.
-        found["TORCH_WARM_POOL"] = "0"
-        if device == "cpu":
-            found |= pinned(torch.get_num_threads(), {**os.environ, **(environment or {})})
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                _START,
-                module,
-                str(theirs.fileno()),
-            ],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, **found, **(environment or {})},
+        copy = _copied(theirs.fileno()) if copied else None
+        #: Whether it is a copy of this process that has not shown yet that it can do anything.
+        self.unproven = copy is not None
+        self._process: subprocess.Popen[bytes] | Copy = copy or _started(
+            device, environment or {}, module, theirs.fileno()
         )
         theirs.close()
         # A process that hangs may do so with half a message read or written.
@@ -85,6 +82,11 @@ class MeasuringProcess:
             ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", _STUCK_S, 0))
         self._connection = Connection(ours.detach())
         self._pending = 0
+        # What is written may be more than fits on the way, and nobody reads before it has started.
+        self._outgoing: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._write, daemon=True).start()
+        if self.unproven:
+            self._send("wake", torch.get_num_threads())
 
     @property
     def alive(self) -> bool:
@@ -166,12 +168,18 @@ class MeasuringProcess:
         return result
 
     def _send(self, name: str, *arguments: Any) -> None:
-        try:
-            self._connection.send_bytes(pickle.dumps((name, arguments)))
-        except (OSError, ValueError) as error:
+        if not self.alive:
             self.kill()
-            raise self._gone() from error
+            raise self._gone()
+        self._outgoing.put(pickle.dumps((name, arguments)))
         self._pending += 1
+
+    def _write(self) -> None:
+        """Write what is to be sent, one after the other, until that is not possible any more."""
+        # Who waits for an answer finds out.
+        with contextlib.suppress(OSError, ValueError):
+            while data := self._outgoing.get():
+                self._connection.send_bytes(data)
 
     def _answers(self, timeout_s: float) -> Any:
         """The answer to the last request, those before it having succeeded."""
@@ -195,6 +203,7 @@ class MeasuringProcess:
             self.kill()
             raise self._gone() from error
         self._pending -= 1
+        self.unproven = False
         self.held_s += held_s
         if not succeeded:
             if last:
@@ -223,10 +232,43 @@ class MeasuringProcess:
 
     def kill(self) -> None:
         """End the process now. For the thread that measures."""
+        if self.unproven:
+            give_up_copies()
+        self._outgoing.put(b"")
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
         self._connection.close()
+
+
+def _copied(descriptor: int) -> Copy | None:
+    """A copy of this process that measures; None where there can be none."""
+    if not can_copy():
+        return None
+    try:
+        return copy_to_measure(descriptor)
+    except OSError:
+        give_up_copies()
+        return None
+
+
+def _started(
+    device: str, environment: Mapping[str, str], module: str, descriptor: int
+) -> subprocess.Popen[bytes]:
+    """A process of its own that runs a module, with its end of a socket."""
+    # The child finds fusewise, and the caller's modules, where this process does.
+    found = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    # Nor does it need processes that wait for kernels to compile before there are any.
+    found["TORCH_WARM_POOL"] = "0"
+    if device == "cpu":
+        found |= pinned(torch.get_num_threads(), {**os.environ, **environment})
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _START, module, str(descriptor)],
+        pass_fds=[descriptor],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **found, **environment},
+    )
 
 
 _lock = threading.Lock()
@@ -242,7 +284,7 @@ def measuring_process(device: str) -> MeasuringProcess:
     with _lock:
         owner, process = _processes.get(device, (0, None))
         if process is None or owner != os.getpid() or not process.alive:
-            process = MeasuringProcess(device)
+            process = MeasuringProcess(device, copied=device == "cpu")
             _processes[device] = (os.getpid(), process)
         return process
 

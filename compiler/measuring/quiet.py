@@ -30,6 +30,9 @@ _LONGEST_S = 0.05
 _RT_RUNTIME = Path("/proc/sys/kernel/sched_rt_runtime_us")
 _TASKS = Path("/proc/self/task")
 _MAPS = Path("/proc/self/maps")
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+#: Elements that torch does not leave to one thread.
+_WORK_FOR_ALL = 1 << 20
 
 
 class Quiet:
@@ -129,6 +132,36 @@ def pinned(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
     if threads > cores or not _shares_openmp():
         return {}
     return {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+
+
+def pin_threads(threads: int) -> None:
+    """Give each OpenMP thread that this one has, and this one, a core of its own, where
+    :func:`pinned` would.
+
+    For a process that runs already. To be called before this thread has had anything done by
+    several, which is when they are started.
+    """
+    places = _places()
+    if threads > len(places) or not pinned(threads, os.environ):
+        return
+    before = {int(task.name) for task in _TASKS.iterdir()}
+    torch.ones(_WORK_FOR_ALL).add_(1)
+    started = sorted({int(task.name) for task in _TASKS.iterdir()} - before)
+    # Were there others, nobody could tell which are which.
+    if len(started) == threads - 1:
+        for task, place in zip((0, *started), places, strict=False):
+            os.sched_setaffinity(task, place)
+
+
+def _places() -> list[set[int]]:
+    """The logical processors of each core that this thread may run on."""
+    allowed = os.sched_getaffinity(0)
+    places: dict[str, set[int]] = {}
+    for processor in sorted(allowed):
+        siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"
+        name = siblings.read_text() if siblings.exists() else str(processor)
+        places.setdefault(name, set()).add(processor)
+    return list(places.values())
 
 
 def _shares_openmp() -> bool:

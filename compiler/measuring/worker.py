@@ -55,6 +55,7 @@ from fusewise.compiler.measuring.prepared import (
     resolution,
     weigh,
 )
+from fusewise.compiler.measuring.quiet import pin_threads
 from fusewise.compiler.measuring.runs import (
     CpuRun,
     CudaRun,
@@ -72,6 +73,8 @@ log = logging.getLogger(__name__)
 _IDLE_S = 600.0
 #: Values of a forward graph that are kept for its backward, at most.
 _MOST_KEPT_BYTES = 2 << 30
+#: Elements that torch does not leave to one thread.
+_WORK_FOR_ALL = 1 << 20
 #: Exit status of a process whose device can do nothing any more.
 _LOST = 3
 #: Seconds to wait for a device that others time on, and seconds between two looks.
@@ -89,6 +92,12 @@ class Worker:
         self.held_s = 0.0
         self._kept: dict[str, dict[str, torch.Tensor]] = {}
         self._pace = Pace()
+
+    def wake(self, threads: int) -> None:
+        """Have several threads do something, in a process that was not started for this."""
+        torch.set_num_threads(threads)
+        pin_threads(threads)
+        torch.ones(_WORK_FOR_ALL).add_(1)
 
     def trust(self, variables: Mapping[str, str]) -> None:
         """Take over what the parent found out about the C++ compiler after this was started."""
