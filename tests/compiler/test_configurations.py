@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.runtime.autotune_cache import AutotuneCache
+from torch._inductor.utils import fresh_cache
 
 import fusewise
-from fusewise.compiler.inductor import configurations
-from fusewise.compiler.inductor.program import load_module
+from fusewise.compiler.inductor import blocks_ahead, configurations
+from fusewise.compiler.inductor.block_sizes import BlockSizes
+from fusewise.compiler.inductor.program import forget_kernels, load_module
+from fusewise.compiler.inductor.triton_ahead import await_kernels
 from fusewise.compiler.measuring import cuda_timing
+from fusewise.schedule.kernel_choices import blocks_choice
+from fusewise.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.gpu
 
@@ -22,6 +30,7 @@ pytestmark = pytest.mark.gpu
 def untuned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that tunes as Inductor does, and does so again after the test."""
     monkeypatch.setattr(configurations, "_clock", None)
+    monkeypatch.setattr(configurations, "_clock_of_ours", None)
 
 
 def rows(x: Any) -> Any:
@@ -67,3 +76,122 @@ def test_what_was_measured_is_taken_without_timing_it_again(live: Any, store: Pa
     assert any(c.status == "measured" for c in report.candidates)
     timed = {k: n for k, n in counters["inductor"].items() if k.endswith("benchmark_gpu")}
     assert timed == {}
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
+    """Launches that this process times warm."""
+    timed: list[Callable[[], Any]] = []
+    warm = cuda_timing.samples
+
+    def samples(call: Callable[[], Any]) -> Callable[[], float]:
+        timed.append(call)
+        return warm(call)
+
+    monkeypatch.setattr(cuda_timing, "samples", samples)
+    return timed
+
+
+def test_where_nothing_was_measured_they_are_timed_warm_as_well(
+    live: Any, store: Path, untuned: None, times: list[Callable[[], Any]]
+) -> None:
+    x = torch.randn(4096, 80, device="cuda")
+    options = {"fusewise.store": store, "fusewise.mode": "predict"}
+    counters.clear()
+    live.difference([torch.compile(rows, backend="fusewise", options=options)(x)], [rows(x)])
+    cold = {k: n for k, n in counters["inductor"].items() if k.endswith("benchmark_gpu")}
+    assert len(times) > 1 and cold == {}
+
+
+def test_other_programs_are_tuned_as_inductor_does(
+    live: Any, untuned: None, times: list[Callable[[], Any]]
+) -> None:
+    configurations.tune_ours_warm(cuda_timing.samples)
+    x = torch.randn(4096, 72, device="cuda")
+    counters.clear()
+    live.difference([torch.compile(rows)(x)], [rows(x)])
+    assert any(k.endswith("benchmark_gpu") for k in counters["inductor"])
+    assert times == []
+
+
+@pytest.fixture
+def stepwise(live: Any, untuned: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A graph with a program whose kernels are tuned step by step, and what is compiled for it."""
+    monkeypatch.setattr(blocks_ahead, "_COMPILING_S", 60.0)
+    x = torch.randn(2048, 1000, device="cuda")
+    (graph,) = live.capture(live.UserProgram(lambda x: torch.softmax(x * 2, -1), (x,)))
+    names = [group[0] for group in graph.surveyed.default.groups]
+    chosen = Schedule(
+        plan=graph.surveyed.default, codegen=tuple(blocks_choice(n, "descent") for n in names)
+    )
+    program = graph.generate(chosen)
+    AsyncCompile.wait_pool_ready()
+    with fresh_cache():
+        blocks_ahead.ask_for_blocks(program.source, program.settings)
+        assert await_kernels(program.source, program.settings, 60.0)
+        yield graph, program, blocks_ahead.await_blocks(program.source, 60.0)
+    configurations._offered.clear()
+
+
+def run_alone(graph: Any, program: Any) -> tuple[list[Any], Any]:
+    """What a program gives, loaded as where it is measured, and its module."""
+    module = load_module(program.source, program.constants, program.settings, in_process=True)
+    return graph._called(lambda inputs: module.call(list(inputs))), module
+
+
+def test_all_that_is_near_is_timed_and_nothing_compiled(stepwise: Any, live: Any) -> None:
+    graph, program, compiled = stepwise
+    ((path, offered),) = compiled.items()
+    assert len(offered) >= 8
+    wanted = offered[len(offered) // 2]
+    timed: list[float] = []
+
+    def clock(call: Callable[[], Any]) -> Callable[[], float]:
+        # Inductor's own come first; the one in the middle is the fastest.
+        assert cuda_timing.samples(call)() > 0
+        timed.append(1.0 if len(timed) == len(offered) // 2 else 2.0)
+        seconds = timed[-1]
+        return lambda: seconds
+
+    configurations.tune_warm(clock)
+    configurations.offer_blocks(compiled)
+    cache = Path(os.environ["TRITON_CACHE_DIR"])
+    before = set(cache.rglob("*.cubin"))
+    counters.clear()
+    found, module = run_alone(graph, program)
+    live.difference(found, graph.eager())
+    assert set(cache.rglob("*.cubin")) == before
+    assert counters["inductor"]["coordesc_tuning_bench"] == 0
+    (kernel,) = kernels(module)
+    (launcher,) = kernel.launchers
+    assert kernel.filename == path
+    assert launcher.config.found_by_coordesc
+    if len(timed) == len(offered):
+        assert BlockSizes.of(launcher.config) == wanted
+    # Whoever loads it next takes the same, untimed.
+    timed.clear()
+    forget_kernels()
+    found, module = run_alone(graph, program)
+    live.difference(found, graph.eager())
+    (again,) = kernels(module)
+    assert BlockSizes.of(again.launchers[0].config) == BlockSizes.of(launcher.config)
+    assert timed == []
+
+
+def test_any_of_them_is_right(stepwise: Any, live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, program, compiled = stepwise
+    ((path, offered),) = compiled.items()
+    configurations.tune_warm(cuda_timing.samples)
+    # Nothing is kept, so that each is loaded anew.
+    monkeypatch.setattr(AutotuneCache, "save", lambda *_, **__: None)
+    taken = []
+    for sizes in offered:
+        configurations.offer_blocks({path: (sizes,)})
+        forget_kernels()
+        found, module = run_alone(graph, program)
+        live.difference(found, graph.eager())
+        (kernel,) = kernels(module)
+        taken.append(BlockSizes.of(kernel.launchers[0].config))
+    # What spills registers is left out.
+    assert all(one in (sizes, offered[0]) for one, sizes in zip(taken, offered, strict=True))
+    assert len(set(taken)) > len(offered) // 2
