@@ -5,9 +5,11 @@ Triton compiles for a GPU that is not there, so none is needed.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, shutdown_compile_workers
 from torch._inductor.runtime import triton_helpers
 
-from fusewise.compiler.inductor import blocks_ahead
+from fusewise.compiler.inductor import blocks_ahead, configurations
 from fusewise.compiler.inductor.block_sizes import (
     BlockSizes,
     can_be_tried,
@@ -244,3 +246,89 @@ def test_without_a_pool_nothing_is_asked_for(no_device: Path) -> None:
     with inductor_config.patch(compile_threads=1):
         blocks_ahead.ask_for_blocks(program(pointwise()), {})
     assert blocks_ahead.await_blocks(program(pointwise()), 1.0) == {}
+
+
+class Timed:
+    """A kernel whose compiled variants do nothing, and take as long as they are said to."""
+
+    def __init__(self, kernel: Any, us: Callable[[BlockSizes], float]) -> None:
+        self.kernel, self._us = kernel, us
+        self.loaded: list[BlockSizes] = []
+        kernel._precompile_config = self._compiled
+
+    def _compiled(self, config: Any) -> Any:
+        sizes = BlockSizes.of(config)
+        self.loaded.append(sizes)
+        return SimpleNamespace(make_launcher=lambda: self.launcher(config))
+
+    def launcher(self, config: Any) -> Any:
+        sizes = BlockSizes.of(config)
+        if self._us(sizes) == math.inf:
+            raise RuntimeError("out of resource: registers")
+
+        def launch(*args: Any, stream: int) -> BlockSizes:
+            del args, stream
+            return sizes
+
+        # What Inductor tells of them in its log, too.
+        told = {"config": config, "n_spills": 0, "n_regs": 32, "shared": 0, "cache_hash": None}
+        vars(launch).update(told)
+        return launch
+
+    def clock(self, call: Callable[[], Any]) -> Callable[[], float]:
+        (launcher,) = (c.cell_contents for c in call.__closure__ or () if callable(c.cell_contents))
+        us = self._us(BlockSizes.of(launcher.config))
+        return lambda: us
+
+    def tuned(self) -> Any:
+        """What Inductor would launch it with."""
+        first = self.launcher(self.kernel.configs[0])
+        return self.kernel.coordinate_descent_tuning(first)
+
+
+@pytest.fixture
+def offered(
+    written: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Any, list[BlockSizes]]]:
+    """Path, kernel and block sizes that are said to be compiled for it."""
+    path = written(persistent())
+    kernel = load_kernel(path, "triton_per")
+    sizes = nearest(kernel, (), 12)
+    monkeypatch.setattr(configurations, "_clock", None)
+    configurations.offer_blocks({path: tuple(sizes)})
+    yield path, kernel, sizes
+    configurations._offered.clear()
+
+
+def test_the_fastest_of_what_is_compiled_is_taken_and_kept(offered: Any) -> None:
+    path, kernel, sizes = offered
+    best = sizes[7]
+    timed = Timed(kernel, lambda one: 5.0 if one == best else 10.0)
+    configurations.tune_warm(timed.clock)
+    launcher = timed.tuned()
+    assert BlockSizes.of(launcher.config) == best and launcher.config.found_by_coordesc
+    # The one that was there is not compiled once more.
+    assert timed.loaded == sizes[1:]
+    (kept,) = load_kernel(path, "triton_per").configs
+    assert BlockSizes.of(kept) == best and kept.found_by_coordesc
+
+
+def test_what_is_hardly_faster_and_what_does_not_run_is_not_taken(offered: Any) -> None:
+    path, kernel, sizes = offered
+    us = {sizes[2]: math.inf, sizes[5]: 9.95}
+    timed = Timed(kernel, lambda one: us.get(one, 10.0))
+    configurations.tune_warm(timed.clock)
+    assert BlockSizes.of(timed.tuned().config) == sizes[0]
+    # That nothing is better is known from now on.
+    (kept,) = load_kernel(path, "triton_per").configs
+    assert BlockSizes.of(kept) == sizes[0] and kept.found_by_coordesc
+
+
+def test_where_nothing_is_compiled_inductor_tunes_step_by_step(offered: Any) -> None:
+    _, kernel, sizes = offered
+    configurations._offered.clear()
+    timed = Timed(kernel, lambda one: 5.0 if one in sizes[1:3] else 10.0)
+    configurations.tune_warm(timed.clock)
+    # It compiles what no list says, one after the other.
+    assert BlockSizes.of(timed.tuned().config) in sizes
+    assert len(timed.loaded) > 1 and timed.loaded != sizes[1:]
