@@ -16,6 +16,10 @@ from fusewise.schedule.schedule import Candidate, Schedule
 from fusewise.search.finishing import Offer
 from fusewise.search.gate import MARGIN
 
+#: Part of the time of a Triton kernel that other block sizes may take off, which no prediction
+#: sees; of one that takes so many launches' time.
+_BY_BLOCKS, _BARE = 0.15, 4.0
+
 #: What is to be tried on a candidate's plan, the most promising first, by what is promised.
 Offers = Callable[[Candidate, float], Sequence[Offer]]
 
@@ -62,6 +66,10 @@ def worth_timing(
     saved = {c.schedule: own_us - (c.predicted_us or own_us) for c in hopeful}
     sure = max((bounds[c.schedule].sure for c in hopeful), default=0.0)
     promised = [offer.gain_us / own_us for offer in offers(default, sure) if own_us]
+    if predictor.profile.kind == "cuda":
+        long_us = _BARE * predictor.profile.launch_us
+        share = _generated_share(default, surveys[0], predictor, least_us=long_us)
+        promised.append(_BY_BLOCKS * share)
     promise = max([sure, *promised])
 
     def finish(candidate: Candidate) -> list[Candidate]:
@@ -136,14 +144,16 @@ def _bounds(
     return _Bounds(sure / total_us, most / total_us)
 
 
-def _generated_share(default: Candidate, survey: Survey, predictor: Predictor) -> float:
-    """Part of the predicted time that is not in library calls."""
+def _generated_share(
+    default: Candidate, survey: Survey, predictor: Predictor, *, least_us: float = 0.0
+) -> float:
+    """Part of the predicted time that is in generated kernels, of those of ``least_us`` or more."""
     plan = default.schedule.plan
     assert plan is not None
     us = 0.0
     for group in predictor.plans(survey.problem).breakdown(plan):
         kinds = {survey.problem.node_by_name[name].kind for name in group.names}
-        us += 0.0 if kinds <= {"extern", "nop"} else group.us
+        us += 0.0 if kinds <= {"extern", "nop"} or group.us < least_us else group.us
     return us / (default.predicted_us or 1.0)
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 8.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
 #: (less where less is), by kind of device: a process has to start, and to make a GPU its own,
-#: however small the program is; and a kernel that is tuned step by step takes some four.
-LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 12.0}, 0.1
+#: however small the program is. On an H200 that alone took ten: with twelve of them programs waited
+#: and nothing was measured.
+LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 24.0}, 0.1
 #: Of these, and of what tracing leaves, what a forward graph may take whose backward is still to
 #: come, and mostly runs longer.
 FORWARD_PART = 0.4
