@@ -56,7 +56,7 @@ _BUILD_AT_LEAST = 0.6
 #: Seconds for loading a candidate and running it for the first time.
 _LOAD_S = 0.15
 #: Part of a graph's time that products with a vector promise where they are sums instead.
-_PRODUCTS_PROMISE = 0.1
+_PRODUCTS_PROMISE = 0.2
 #: Times that it takes Inductor to build its own kernels up to which it pays to compile a candidate
 #: to the end while others' are built: one that wins half of the time.
 _HOPED_S = 1.2

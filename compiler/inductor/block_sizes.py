@@ -24,6 +24,8 @@ _LEAST_HELD, _MOST_HELD = 1, 64
 _THREADS_OF_WARP = 32
 #: How Inductor says in the source of a kernel whether to try several block sizes.
 _FEW, _SEVERAL = "'max_autotune_pointwise': False", "'max_autotune_pointwise': True"
+#: Steps that a start other than Inductor's own for the kernel counts for.
+_OTHERS = 2
 #: Kernels that a process of the pool keeps loaded.
 _LOADED = 16
 #: Reductions whose rows several blocks share rest on the number of blocks, and scans on their size.
@@ -106,12 +108,9 @@ def nearest(kernel: Any, others: Sequence[Any], most: int) -> list[BlockSizes]:
 def _by_distance(
     kernel: Any, starts: Sequence[BlockSizes], own: int, template: Any
 ) -> Iterator[BlockSizes]:
-    """All that steps lead to, those of few steps first; other starts than its own are a step off.
-
-    A step doubles or halves one size.
-    """
+    """All that steps lead to, those of few steps first; a step doubles or halves one size."""
     order = itertools.count()
-    left = [(0 if i < own else 1, next(order), sizes) for i, sizes in enumerate(starts)]
+    left = [(0 if i < own else _OTHERS, next(order), sizes) for i, sizes in enumerate(starts)]
     heapq.heapify(left)
     seen = set(starts)
     while left:

@@ -44,7 +44,7 @@ _SEVERAL: Final = "'max_autotune_pointwise': True"
 #: Block sizes of one kernel for each process of the pool, and how many at the least and the most.
 _EACH, _FEWEST, _MOST = 2, 8, 32
 #: Seconds that compiling with one of them takes a process, and that timing one takes.
-_COMPILED_S, _TIMED_S = 0.4, 0.015
+_COMPILED_S, _TIMED_S = 0.4, 0.01
 #: Seconds that a kernel is tuned for step by step where there is no pool, and that one is for which
 #: Inductor tries several block sizes.
 _STEPS_S, _SEVERAL_S = 3.0, 0.2
