@@ -30,7 +30,7 @@ from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
 
 #: Up to so many launches' time a kernel does little but be launched, and no block size helps it.
-_BARE: Final = 4.0
+_BARE: Final = 2.0
 #: Kernels of one launch where there is time to try.
 _MANY_IN_LAUNCH: Final = 32
 #: Different kernels that are tried by themselves where there is time.
