@@ -77,7 +77,8 @@ def _all_nodes(graph: ExplainedGraph) -> tuple[ExplainedNode, ...]:
 
 def _show_graph(graph: ExplainedGraph, shown: Filter) -> None:
     console = result_console()
-    console.rule(f"{graph.kind} graph", align="left")
+    within = f", {graph.name} within it" if graph.name else ""
+    console.rule(f"{graph.kind} graph{within}", align="left")
     nodes = len(graph.chosen_nodes or graph.nodes)
     if not nodes:
         click.echo("no nodes: it only takes views of its inputs")
@@ -175,7 +176,7 @@ def _within(graph: ExplainedGraph) -> list[str]:
     if not graph.within:
         return []
     told = ", ".join(f"{name} ({count} operators)" for name, count in graph.within.items())
-    return [f"within the graph, fused by Inductor alone and not told here: {told}"]
+    return [f"within the graph, fused by Inductor alone: {told}"]
 
 
 def _nodes(graph: ExplainedGraph, shown: Filter) -> Table:

@@ -349,6 +349,8 @@ def _calls(
     left = set(fresh)
     calls = []
     for launch in launches:
+        if launch.kind == "graphs":
+            continue
         extern = launch.kind == "extern"
         signature = (
             problem.node_by_name[launch.nodes[0]].signature

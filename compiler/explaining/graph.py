@@ -6,10 +6,9 @@ Knows nothing of the program that the graph is part of.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,39 +19,26 @@ from fusewise.compiler.explaining.candidates import (
     find_chosen,
     time_candidates,
 )
-from fusewise.compiler.explaining.counterfactual import (
-    Question,
-    change_plan,
-    explain_change,
-    resolve,
-)
-from fusewise.compiler.explaining.fusions import explain_fusions
-from fusewise.compiler.explaining.kernels import Kernels, View, explained_plan
+from fusewise.compiler.explaining.counterfactual import Question
+from fusewise.compiler.explaining.inner import InnerLooks
+from fusewise.compiler.explaining.kernels import Kernels, Times, explained_plan
+from fusewise.compiler.explaining.looking import Looked, Looker, Seen
 from fusewise.compiler.explaining.report import (
-    ExplainedEdge,
     ExplainedGraph,
-    ExplainedNode,
+    ExplainedGroup,
     ExplainedRewrite,
     Why,
 )
-from fusewise.compiler.inductor.choices import schedule_of
 from fusewise.compiler.inductor.driver import GraphCompile
-from fusewise.compiler.inductor.extract import extract_problem
-from fusewise.compiler.inductor.fusion_trace import trace_fusion
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import LiveGraph
-from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.origins import operations_within
-from fusewise.compiler.inductor.source_lines import source_lines
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.session import Session, device_of, unmeasurable
 from fusewise.compiler.survey import Predictor
 from fusewise.schedule.errors import MeasureError, PlanError
-from fusewise.schedule.problem import Problem
 from fusewise.schedule.rules import RuleSet
-from fusewise.schedule.schedule import Candidate, Schedule, problem_key
-from fusewise.search.legality import Legality
-from fusewise.search.rules import RuledLegality, Rulings
+from fusewise.schedule.schedule import Candidate, Schedule
 from fusewise.search.samples import summary
 
 #: Seconds that a contest of two plans is given, code generation left out.
@@ -80,15 +66,6 @@ class Wish:
     kinds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What was seen of a live graph."""
-
-    view: View
-    nodes: tuple[ExplainedNode, ...]
-    edges: tuple[ExplainedEdge, ...]
-
-
 class GraphExplainer:
     """One graph."""
 
@@ -111,8 +88,6 @@ class GraphExplainer:
         """
         self._session, self._wish, self._graph = session, wish, graph
         self._passes, self._told = passes, told
-        #: Why the graph has no fusion of the kind that is asked for; None where it has.
-        self.unresolved: PlanError | None = None
         self._device = device_of(graph.gm, graph.example_inputs)
         self._predictor: Predictor = session.predictor(self._device)
         with graph.settings(None):
@@ -124,140 +99,133 @@ class GraphExplainer:
                 self._predictor.model.id,
                 session.options.rules,
             )
+        self._looker = Looker(self._predictor, self._key.key, graph.kind, wish.why)
 
-    def explained(self) -> ExplainedGraph:
-        """The graph explained; Inductor lowers it several times for that."""
-        kind = self._graph.kind
+    @property
+    def unresolved(self) -> PlanError | None:
+        """Why a graph has no fusion of the kind that is asked for; None where all have."""
+        return self._looker.unresolved
+
+    def explained(self) -> tuple[ExplainedGraph, ...]:
+        """The graph explained, then those within it; Inductor lowers it several times for that."""
+        kind, looker = self._graph.kind, self._looker
         self._told(f"{kind}: fusions")
         choice = find_chosen(
             self._graph, self._session, self._predictor, self._key, search=self._wish.predicted
         )
-        origin, chosen = choice.origin, choice.schedule
-        own_choices = bool(chosen and (chosen.lowering or chosen.codegen))
-        asked: dict[str, Any] = {}
+        origin, chosen = choice.origin, choice.schedule or Schedule()
+        choices = (*chosen.lowering, *chosen.codegen)
+        looked: list[Looked] = []
 
         def look(live: LiveGraph) -> None:
-            default = self._seen(live, Schedule(), "inductor")
-            seen = default if own_choices or not chosen else self._seen(live, chosen, origin)
-            trace = trace_fusion(live)
-            fusions = explain_fusions(
-                trace,
-                default.view.plan,
-                None if own_choices else seen.view.plan,
-                default.view.cost,
-                self._rulings(default.view.problem),
-            )
-            asked.update(default=default, chosen=seen, trace=trace, fusions=fusions)
-            asked.update(decisions=tuple(live.decisions))
-            if self._wish.why is not None:
-                asked["why"] = self._why(live, seen.view, fusions)
+            default = looker.seen(live, Schedule(), "inductor")
+            plain = choice.schedule is None
+            same = None if choices else default if plain else looker.seen(live, chosen, origin)
+            looked.append(looker.look(live, default, same, self._session.options.rules))
 
         self._graph.survey((), look)
         passes = self._passes()
-        default: _Seen = asked["default"]
-        seen: _Seen = asked["chosen"]
-        if own_choices and chosen is not None:
-            views: list[_Seen] = []
+        (own,) = looked
+        default, seen = own.default, own.chosen
+        if seen is None:
+            found: list[Seen] = []
             self._graph.survey(
-                (*chosen.lowering, *chosen.codegen),
-                lambda live: views.append(self._seen(live, chosen, origin)),
+                choices, lambda live: found.append(looker.seen(live, chosen, origin))
             )
-            seen = views[0]
+            (seen,) = found
         self._told(f"{kind}: kernels")
-        kernels = Kernels(self._graph, seen.view)
-        default_kernels = kernels if seen is default else Kernels(self._graph, default.view)
+        within = InnerLooks(looker)
+        default_kernels = Kernels(self._graph, default.view, within.look)
+        kernels = default_kernels
+        if seen is not default:
+            kernels = Kernels(self._graph, seen.view, within.look_at_chosen(choices, origin))
         timed = default_timed = None
-        why, why_plan = asked.get("why", (None, None))
+        why = own.why
         candidates = completed(choice, default.view, seen.view)
         not_measured = ""
         if self._wish.measure:
             try:
                 job = self._job()
                 self._told(f"{kind}: timing kernels")
-                timed = kernels.time(job)
-                default_timed = timed if seen is default else default_kernels.time(job)
-                not_measured = timed.failure
+                timed = default_timed = kernels.time(job, within.chosen_views)
+                if kernels is not default_kernels:
+                    default_timed = default_kernels.time(job, within.views)
+                not_measured = timed.own.failure
                 self._told(f"{kind}: timing candidates")
                 candidates = time_candidates(self._graph, job, candidates, _CONTEST_S)
-                if why is not None and why_plan is not None:
+                if why is not None and own.changed is not None:
                     self._told(f"{kind}: timing both plans")
-                    why = self._contest(why, why_plan, default, seen, job)
+                    why = self._contest(why, own.changed, default, seen, job)
             except MeasureError as error:
                 not_measured = str(error)
         groups = kernels.explained(timed)
-        default_groups = groups if seen is default else default_kernels.explained(default_timed)
-        trace = asked["trace"]
-        return ExplainedGraph(
-            kind=kind,
-            key=self._key.key,
-            key_parts=dict(self._key.parts),
-            device=str(self._device),
-            model=self._predictor.model.name,
+        default_groups = groups
+        if kernels is not default_kernels:
+            default_groups = default_kernels.explained(default_timed)
+        whole = msgspec.structs.replace(
+            self._told_of(own, seen, groups, default_groups),
             rewrites=passes,
-            inlining=asked["decisions"],
-            nodes=default.nodes,
-            edges=default.edges,
-            score_parts=trace.score_parts,
-            rounds=tuple(trace.found),
-            possible_fusions=asked["fusions"],
-            groups=groups,
-            plan=explained_plan(seen.view, groups),
-            default_groups=default_groups,
-            default_plan=explained_plan(default.view, default_groups),
-            chosen_nodes=seen.nodes if own_choices else (),
-            chosen_edges=seen.edges if own_choices else (),
+            inlining=own.decisions,
             candidates=explained_candidates(candidates, choice, default.view.plan),
             why=why,
             within={name: len(inner) for name, inner in operations_within(self._graph.gm)},
             rules=choice.rules,
             not_measured=not_measured,
         )
+        return whole, *self._told_within(within, kernels, timed, default_kernels, default_timed)
 
-    def _rulings(self, problem: Problem) -> Rulings | None:
-        """The user's rules on a problem of the graph."""
-        rules = self._session.options.rules
-        return None if rules is None else Rulings(problem, rules)
+    def _told_within(
+        self,
+        within: InnerLooks,
+        kernels: Kernels,
+        timed: Times | None,
+        default_kernels: Kernels,
+        default_timed: Times | None,
+    ) -> Iterator[ExplainedGraph]:
+        for name, looked in within.looked.items():
+            seen = within.chosen(name)
+            groups = default_kernels.explained_within(name, looked.default.view, default_timed)
+            default_groups = groups
+            if kernels is not default_kernels:
+                groups = kernels.explained_within(name, seen.view, timed)
+            why = looked.why
+            if why is not None and self._wish.measure:
+                reason = "Inductor takes no plan for a graph within another"
+                why = msgspec.structs.replace(why, not_measured=reason)
+            yield msgspec.structs.replace(
+                self._told_of(looked, seen, groups, default_groups), name=name, why=why
+            )
 
-    def _seen(self, live: LiveGraph, schedule: Schedule, origin: str) -> _Seen:
-        choices = (*schedule.lowering, *schedule.codegen)
-        problem = extract_problem(
-            live.scheduler,
-            live.nodes,
-            key=problem_key(self._key.key, schedule.lowering),
+    def _told_of(
+        self,
+        looked: Looked,
+        seen: Seen,
+        groups: tuple[ExplainedGroup, ...],
+        default_groups: tuple[ExplainedGroup, ...],
+    ) -> ExplainedGraph:
+        """What is told alike of a whole graph and of one within."""
+        default = looked.default
+        other_nodes = bool(seen.view.schedule.lowering or seen.view.schedule.codegen)
+        return ExplainedGraph(
             kind=self._graph.kind,
+            key=self._key.key,
+            key_parts=dict(self._key.parts),
+            device=str(self._device),
+            model=self._predictor.model.name,
+            rewrites=(),
+            inlining=(),
+            nodes=default.nodes,
+            edges=default.edges,
+            score_parts=looked.trace.score_parts,
+            rounds=tuple(looked.trace.found),
+            possible_fusions=looked.fusions,
+            groups=groups,
+            plan=explained_plan(seen.view, groups),
+            default_groups=default_groups,
+            default_plan=explained_plan(default.view, default_groups),
+            chosen_nodes=seen.nodes if other_nodes else (),
+            chosen_edges=seen.edges if other_nodes else (),
         )
-        plan = schedule.plan or live.default_plan
-        lines = source_lines(live.nodes)
-        view = View(
-            origin,
-            schedule_of(choices, plan),
-            problem,
-            plan,
-            lines,
-            self._predictor.plans(problem),
-        )
-        return _Seen(view, _nodes(problem, lines), _edges(problem))
-
-    def _why(
-        self, live: LiveGraph, view: View, fusions: Sequence[Any]
-    ) -> tuple[Why | None, Schedule | None]:
-        """The fusion that is asked for, and the changed schedule where there is a legal one."""
-        question = self._wish.why
-        assert question is not None
-        try:
-            a, b, fusion = resolve(question, view.problem, fusions, view.plan)
-        except PlanError as error:
-            self.unresolved = error
-            return None, None
-        legality: Legality = InductorLegality(live)
-        rulings = self._rulings(view.problem)
-        if rulings is not None:
-            legality = RuledLegality(legality, rulings)
-        change = change_plan(view.problem, view.plan, legality, view.cost, a, b)
-        why = explain_change(a, b, question, fusion, change, view.plan, view.origin, view.cost)
-        if change.plan is None:
-            return why, None
-        return why, schedule_of((*view.schedule.lowering, *view.schedule.codegen), change.plan)
 
     def _job(self) -> GraphJob:
         """The graph as the measuring process gets it.
@@ -283,7 +251,7 @@ class GraphExplainer:
         return job
 
     def _contest(
-        self, why: Why, changed: Schedule, default: _Seen, seen: _Seen, job: GraphJob
+        self, why: Why, changed: Schedule, default: Seen, seen: Seen, job: GraphJob
     ) -> Why:
         """Time the plan and the changed one in turns.
 
@@ -315,39 +283,3 @@ class GraphExplainer:
             measured_interval=(now.low, now.high),
             measured_changed_interval=(then.low, then.high),
         )
-
-
-def _nodes(problem: Problem, lines: dict[str, tuple[str, ...]]) -> tuple[ExplainedNode, ...]:
-    return tuple(
-        ExplainedNode(
-            name=node.name,
-            kind=node.kind,
-            device=node.device,
-            operators=node.origins,
-            loops=node.ranges,
-            reads=tuple(dict.fromkeys(access.buffer for access in node.reads)),
-            writes=tuple(dict.fromkeys(access.buffer for access in node.writes)),
-            bytes_read=sum(access.bytes for access in node.reads),
-            bytes_written=sum(access.bytes for access in node.writes),
-            source=", ".join(lines[node.name]),
-            sources=lines[node.name],
-            modules=tuple(dict.fromkeys(module for module in node.modules if module)),
-            signature=node.signature,
-        )
-        for node in problem.nodes
-    )
-
-
-def _edges(problem: Problem) -> tuple[ExplainedEdge, ...]:
-    return tuple(
-        ExplainedEdge(
-            producer=dep.producer,
-            consumer=dep.consumer,
-            buffer=dep.buffer,
-            bytes=problem.buffer_by_name[dep.buffer].bytes
-            if dep.buffer in problem.buffer_by_name
-            else 0,
-            weak=dep.weak,
-        )
-        for dep in problem.dependencies
-    )

@@ -154,7 +154,7 @@ class _Explainer:
 
         def look() -> bool:
             try:
-                found.append(explainer.explained())
+                found.extend(explainer.explained())
             except Exception as error:  # noqa: BLE001 - Inductor would wrap it; it is raised below
                 failures.append(error)
                 return False
@@ -168,7 +168,7 @@ class _Explainer:
             raise failures[0]
         if not found:
             # Where nothing waited, or rules are to have their way before there is a lowering.
-            found.append(explainer.explained())
+            found.extend(explainer.explained())
         self.found.extend(found)
         self.unresolved = explainer.unresolved or self.unresolved
         return make_boxed_func(graph.gm.forward) if runs_captured else output

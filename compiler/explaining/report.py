@@ -214,8 +214,12 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """One graph: forward, backward or inference."""
+    """One graph: forward, backward or inference; or one within such a graph."""
 
+    #: Name of a graph within the whole graph that was told of last, such as a branch; "" for a
+    #: whole graph. Those within have no rewrites, inlining, candidates and rules of their own.
+    name: str = ""
+    #: Which part of the program it is, or is within.
     kind: str
     key: str
     key_parts: dict[str, str]
@@ -246,7 +250,7 @@ class ExplainedGraph(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[ExplainedCandidate, ...] = ()
     why: Why | None = None
     #: Graphs within the graph, of branches and loops, by name, with how many operators each has:
-    #: Inductor fuses in them by itself, and their fusions are not told.
+    #: Inductor fuses in them by itself. Those that it makes kernels of are told after this one.
     within: dict[str, int] = {}
     #: What came of the user's rules; None where there are none.
     rules: RulesReport | None = None
@@ -255,7 +259,7 @@ class ExplainedGraph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """All graphs of a program."""
+    """All graphs of a program, each with those within it after it."""
 
     program: str
     fusewise: str

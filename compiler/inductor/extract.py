@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import sympy
@@ -19,7 +19,13 @@ from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.origins import module_path, source_line, written_as
+from fusewise.compiler.inductor.origins import (
+    module_path,
+    origins_of,
+    positions,
+    source_line,
+    written_as,
+)
 from fusewise.compiler.inductor.plans import node_name, owners
 from fusewise.schedule.problem import (
     Access,
@@ -33,10 +39,17 @@ from fusewise.schedule.problem import (
 )
 
 _SchedulerNode = inductor_scheduler.BaseSchedulerNode
-#: Nodes of the wrapper's own: sizes that are read from a tensor, and checks of sizes.
-_SIZES: tuple[type, ...] = tuple(
+#: Nodes of the wrapper's own: sizes that are read from a tensor, checks of sizes, and names of what
+#: a call gave several of.
+_NAMES_AND_SIZES: tuple[type, ...] = tuple(
     getattr(ir, name)
-    for name in ("DynamicScalar", "AssertScalar", "DynamicSelectStorageOffset", "DynamicSliceSize")
+    for name in (
+        "AssertScalar",
+        "DynamicScalar",
+        "DynamicSelectStorageOffset",
+        "DynamicSliceSize",
+        "MultiOutput",
+    )
     if hasattr(ir, name)
 )
 
@@ -53,10 +66,11 @@ def extract_problem(
     owner = owners(nodes)
     buffers = _buffers(scheduler, nodes, owner)
     sizes = {buffer.name: buffer for buffer in buffers}
+    position = positions()
     return Problem(
         key=key,
         kind=kind,
-        nodes=tuple(_node(node, i, sizes) for i, node in enumerate(nodes)),
+        nodes=tuple(_node(node, i, sizes, position) for i, node in enumerate(nodes)),
         buffers=buffers,
         dependencies=tuple(_dependencies(scheduler, nodes, owner)),
         possible_fusions=tuple(possible_fusions),
@@ -68,6 +82,11 @@ def hint(expr: Any) -> int:
     if isinstance(expr, int):
         return expr
     return int(V.graph.sizevars.optimization_hint(expr, fallback=8192))
+
+
+def runs_nothing(operation: Any) -> bool:
+    """Whether an operation is only a line of the wrapper: nothing is called for it."""
+    return isinstance(operation, _NAMES_AND_SIZES)
 
 
 def score_of(scheduler: inductor_scheduler.Scheduler, node1: Any, node2: Any) -> tuple[int, ...]:
@@ -89,7 +108,12 @@ def signature_with(live: _SchedulerNode, node: Node, reads: Sequence[Access]) ->
     )
 
 
-def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
+def _node(
+    node: _SchedulerNode,
+    order: int,
+    buffers: dict[str, Buffer],
+    position: Mapping[torch.fx.Node, int],
+) -> Node:
     ranges = _ranges(node)
     kind = _kind(node)
     reads = tuple(_accesses(node.read_writes.reads, buffers, math.prod((*ranges[0], *ranges[1]))))
@@ -97,7 +121,7 @@ def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
     body = getattr(node, "_body", None)
     ops = tuple(sorted((str(n), int(c)) for n, c in body.op_counts.items())) if body else ()
     reduction_type = _reduction_type(node)
-    origins, source = _origins(node)
+    origins, source = _origins(node, position)
     operators = tuple(str(origin.target) for origin in origins)
     generated = kind in {"pointwise", "reduction", "scan", "sort"}
     return Node(
@@ -126,7 +150,7 @@ def _node(node: _SchedulerNode, order: int, buffers: dict[str, Buffer]) -> Node:
 
 
 def _kind(node: _SchedulerNode) -> NodeKind:
-    if isinstance(node, inductor_scheduler.NopKernelSchedulerNode) or isinstance(node.node, _SIZES):
+    if isinstance(node, inductor_scheduler.NopKernelSchedulerNode) or runs_nothing(node.node):
         return "nop"
     if node.is_foreach():
         return "foreach"
@@ -237,14 +261,11 @@ def _canonical_index(dep: inductor_deps.MemoryDep) -> str:
     return f"{dep.index.xreplace(renamed)} : {', '.join(str(size) for _, size in used)}"
 
 
-def _origins(node: _SchedulerNode) -> tuple[tuple[torch.fx.Node, ...], str]:
+def _origins(
+    node: _SchedulerNode, position: Mapping[torch.fx.Node, int]
+) -> tuple[tuple[torch.fx.Node, ...], str]:
     """The operations that ended up in ``node``, and the line of the last one that has any."""
-    origins: list[Any] = []
-    for leaf in node.get_nodes():
-        if leaf.node is not None:
-            origins += [o for o in leaf.node.get_origins() if o not in origins]
-    position = {n: i for i, n in enumerate(V.graph.graph.nodes)} if len(origins) > 1 else {}
-    origins.sort(key=lambda o: (position.get(o, -1), str(o)))
+    origins = origins_of(node.get_nodes(), position)
     source = next(filter(None, map(source_line, reversed(origins))), "")
     return tuple(o for o in origins if o.op == "call_function"), source
 

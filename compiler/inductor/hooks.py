@@ -40,7 +40,13 @@ class Interceptor(Protocol):
         ...
 
 
+#: Fuses the nodes of a graph within the graph; as :meth:`Interceptor.fuse`.
+FuseWithin = Callable[
+    [inductor_scheduler.Scheduler, _Nodes, Callable[[_Nodes], _Nodes]],
+    _Nodes,
+]
 _active: ContextVar[Interceptor | None] = ContextVar("fusewise_interceptor", default=None)
+_within: ContextVar[FuseWithin | None] = ContextVar("fusewise_within", default=None)
 _refusals: ContextVar[list[str] | None] = ContextVar("fusewise_refusals", default=None)
 #: Told of every refusal: Inductor's names of the two sides, and the reason.
 _Listener = Callable[[str, str, str], None]
@@ -59,6 +65,14 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
     """Let ``interceptor`` decide for every graph compiled in this context."""
     _install()
     with holding(_active, interceptor):
+        yield
+
+
+@contextmanager
+def intercept_within(fuse: FuseWithin | None) -> Iterator[None]:
+    """Let ``fuse`` do so for graphs within those compiled in this context; None for Inductor."""
+    _install()
+    with holding(_within, fuse):
         yield
 
 
@@ -88,9 +102,10 @@ def _dispatch_fuse_nodes() -> None:
         stock = functools.partial(original, self)
         # A subgraph (of torch.cond, of an autotuned choice) has a scheduler of its own inside the
         # compile of its parent; it is no part of the parent's problem and keeps Inductor's plan.
-        if interceptor is None or is_subgraph(V.graph):
-            return stock(nodes)
-        return interceptor.fuse(self, nodes, stock)
+        if is_subgraph(V.graph):
+            within = _within.get()
+            return stock(nodes) if within is None else within(self, nodes, stock)
+        return stock(nodes) if interceptor is None else interceptor.fuse(self, nodes, stock)
 
     inductor_scheduler.Scheduler.fuse_nodes = fuse_nodes  # type: ignore[method-assign]
 

@@ -6,28 +6,33 @@ several loop nests into one function otherwise) and writes down the launches in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch._inductor import ir
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.extract import runs_nothing
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Schedule
 
 _Node = inductor_scheduler.BaseSchedulerNode
+#: ``graphs``: nothing is called but what the graphs within the graph launch.
+LaunchKind = Literal["kernel", "extern", "graphs"]
+_RUNNING = (ir.Conditional, ir.WhileLoop, ir.InvokeSubgraph)
 
 
 @dataclass(frozen=True)
 class Launch:
     """One call in a generated program."""
 
-    kind: Literal["kernel", "extern"]
-    #: Name of the generated kernel; "" for an extern call.
+    kind: LaunchKind
+    #: Name of the generated kernel; "" for all else.
     kernel: str
     #: The group that it runs, in fused order.
     nodes: tuple[str, ...]
@@ -38,8 +43,6 @@ class _LaunchRecorder(Applier):
 
     def __init__(self, plan: Plan | None) -> None:
         super().__init__(plan)
-        self._owner: dict[str, str] = {}
-        self._current: tuple[str, ...] = ()
         self.launches: list[Launch] = []
 
     def fuse(
@@ -48,42 +51,61 @@ class _LaunchRecorder(Applier):
         nodes: list[_Node],
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
-        self._owner = owners(nodes)
+        owner = owners(nodes)
         fused = super().fuse(scheduler, nodes, stock)
-        self._follow(scheduler, fused)
+        self.launches = follow(scheduler, fused, owner)
         return fused
 
-    def _follow(self, scheduler: inductor_scheduler.Scheduler, fused: list[_Node]) -> None:
-        owner = self._owner
-        enter, extern = scheduler.enter_context, scheduler.codegen_extern_call
 
-        def enter_context(node: _Node) -> None:
-            self._current = members(node, owner)
-            enter(node)
+def follow(
+    scheduler: inductor_scheduler.Scheduler, fused: Sequence[_Node], owner: Mapping[str, str]
+) -> list[Launch]:
+    """Have each group made a function of its own; the launches, once the code is generated.
 
-        def codegen_extern_call(scheduler_node: Any) -> None:
-            self.launches.append(Launch("extern", "", members(scheduler_node, owner)))
-            extern(scheduler_node)
+    Call it where the scheduler fuses.
 
-        scheduler.enter_context = enter_context  # type: ignore[method-assign]
-        scheduler.codegen_extern_call = codegen_extern_call  # type: ignore[method-assign]
-        for device in {node.get_device() for node in fused}:
-            if device is not None and device.type == "cpu":
-                scheduler.get_backend(device).ready_to_flush = lambda: True  # type: ignore[method-assign]
-        wrapper = V.graph.wrapper_code
-        call = wrapper.generate_kernel_call
+    Args:
+        scheduler: whose code is going to be generated.
+        fused: what it fused.
+        owner: node of the problem by operation.
+    """
+    launches: list[Launch] = []
+    current: tuple[str, ...] = ()
+    enter, extern = scheduler.enter_context, scheduler.codegen_extern_call
 
-        def generate_kernel_call(kernel_name: str, *args: Any, **kwargs: Any) -> Any:
-            self.launches.append(Launch("kernel", kernel_name, self._current))
-            return call(kernel_name, *args, **kwargs)
+    def enter_context(node: _Node) -> None:
+        nonlocal current
+        current = members(node, owner)
+        enter(node)
 
-        wrapper.generate_kernel_call = generate_kernel_call  # type: ignore[method-assign]
+    def codegen_extern_call(scheduler_node: Any) -> None:
+        if not runs_nothing(scheduler_node.node):
+            kind: LaunchKind = "graphs" if isinstance(scheduler_node.node, _RUNNING) else "extern"
+            launches.append(Launch(kind, "", members(scheduler_node, owner)))
+        extern(scheduler_node)
+
+    scheduler.enter_context = enter_context  # type: ignore[method-assign]
+    scheduler.codegen_extern_call = codegen_extern_call  # type: ignore[method-assign]
+    for device in {node.get_device() for node in fused}:
+        if device is not None and device.type == "cpu":
+            scheduler.get_backend(device).ready_to_flush = lambda: True  # type: ignore[method-assign]
+    wrapper = V.graph.wrapper_code
+    call = wrapper.generate_kernel_call
+
+    def generate_kernel_call(kernel_name: str, *args: Any, **kwargs: Any) -> Any:
+        launches.append(Launch("kernel", kernel_name, current))
+        return call(kernel_name, *args, **kwargs)
+
+    wrapper.generate_kernel_call = generate_kernel_call  # type: ignore[method-assign]
+    return launches
 
 
 def generate_with_launches(
     graph: GraphCompile, schedule: Schedule
 ) -> tuple[Program, tuple[Launch, ...]]:
     """Program of a schedule with its launches in the order in which it makes them.
+
+    Those of graphs within the graph are not among them.
 
     Raises:
         PlanError: the plan is illegal for this graph.

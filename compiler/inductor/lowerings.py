@@ -74,6 +74,7 @@ class Lowered:
         self.graph = graph
         # Scheduling fixes layouts, removes buffers and numbers what it makes.
         owners = [graph, graph.sizevars, *_built(graph)]
+        self._graphs = [owner for owner in owners if isinstance(owner, _Graph)]
         self._saved = [(owner, _attributes(owner)) for owner in owners]
 
     def restore(self) -> None:
@@ -87,7 +88,8 @@ class Lowered:
         """Schedule the graph and generate its program, under whatever is in force."""
         self.restore()
         # The one thing that counts on and is no attribute to be put back.
-        self.graph.workspace_id = itertools.count()
+        for graph in self._graphs:
+            graph.workspace_id = itertools.count()
         with V.set_graph_handler(self.graph), V.set_extern_kernel_nodes([]):
             code, _ = self.graph.codegen()
         return str(code.value)
@@ -98,24 +100,34 @@ def _attributes(owner: Any) -> dict[str, Any]:
 
 
 def _built(graph: _Graph) -> list[Any]:
-    """All that the graph's operations and buffers are made of, each once."""
+    """All that the graph's operations and buffers are made of, each once; graphs within it, too."""
     found: dict[int, Any] = {}
-    left: list[Any] = [
-        *graph.operations,
-        *graph.buffers,
-        *graph.graph_inputs.values(),
-        *(graph.graph_outputs or ()),
-    ]
+    left = _roots(graph)
     while left:
         value = left.pop()
         if isinstance(value, _HOLDERS):
             left.extend(value)
         elif isinstance(value, dict):
             left.extend(value.values())
-        elif isinstance(value, _Built) and hasattr(value, "__dict__") and id(value) not in found:
+        elif id(value) in found:
+            continue
+        elif isinstance(value, _Graph):
+            found[id(value)] = value
+            found[id(value.sizevars)] = value.sizevars
+            left.extend(_roots(value))
+        elif isinstance(value, _Built) and hasattr(value, "__dict__"):
             found[id(value)] = value
             left.extend(value.__dict__.values())
     return list(found.values())
+
+
+def _roots(graph: _Graph) -> list[Any]:
+    return [
+        *graph.operations,
+        *graph.buffers,
+        *graph.graph_inputs.values(),
+        *(graph.graph_outputs or ()),
+    ]
 
 
 class Standing:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch.fx
@@ -32,6 +32,29 @@ def operation(node: torch.fx.Node) -> Operation:
 def operations(gm: torch.fx.GraphModule) -> Iterator[Operation]:
     """All operations of a captured graph in its order."""
     return (operation(node) for node in gm.graph.nodes if node.op == "call_function")
+
+
+def positions() -> dict[torch.fx.Node, int]:
+    """Where each node of the graph that is being lowered in this context stands in it."""
+    return {node: i for i, node in enumerate(V.graph.graph.nodes)}
+
+
+def origins_of(leaves: Iterable[Any], position: Mapping[torch.fx.Node, int]) -> list[torch.fx.Node]:
+    """Nodes of the lowered graph that ended up in scheduler nodes, in its order.
+
+    What is computed in a graph within another also comes of the operator that runs that graph,
+    which is no node of it and is left out.
+
+    Args:
+        leaves: scheduler nodes, none of them fused.
+        position: of the graph's nodes.
+    """
+    found: dict[torch.fx.Node, None] = {}
+    for leaf in leaves:
+        if leaf.node is not None:
+            found |= dict.fromkeys(leaf.node.get_origins())
+    own = [origin for origin in found if origin in position] or list(found)
+    return sorted(own, key=lambda origin: (position.get(origin, -1), str(origin)))
 
 
 def module_path(node: torch.fx.Node) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 from torch._inductor import scheduler as inductor_scheduler
-from torch._inductor.virtualized import V
 
+from fusewise.compiler.inductor.origins import origins_of, positions
 from fusewise.compiler.inductor.plans import node_name
 
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -33,16 +33,10 @@ def source_lines(
     The innermost line outside of libraries; else, for a model that a library brings, outside of
     torch. In the order of the captured graph; empty where nothing is known.
     """
-    position = {node: i for i, node in enumerate(V.graph.graph.nodes)}
+    position = positions()
     found = {}
     for node in nodes:
-        origins = {
-            origin
-            for leaf in node.get_nodes()
-            if leaf.node is not None
-            for origin in leaf.node.get_origins()
-        }
-        ordered = sorted(origins, key=lambda origin: (position.get(origin, -1), str(origin)))
+        ordered = origins_of(node.get_nodes(), position)
         lines = (_line(origin.meta.get("stack_trace") or "") for origin in ordered)
         found[node_name(node)] = tuple(dict.fromkeys(line for line in lines if line))
     return found | _of_readers(nodes, found)

@@ -15,6 +15,8 @@ import torch
 import torch._logging
 from torch import nn
 from torch._functorch import config as functorch_config
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch._inductor import config as inductor_config
 
 from fusewise.compiler.explaining.graph import Wish
@@ -87,13 +89,69 @@ def _foreach() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return call, ([torch.randn(s) for s in sizes], [torch.randn(s) for s in sizes])
 
 
+def _branches() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Graphs within a graph, and one within these."""
+
+    def call(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def first(y: torch.Tensor) -> torch.Tensor:
+            return (y.sin() + 1).softmax(-1) @ w
+
+        def second(y: torch.Tensor) -> torch.Tensor:
+            low, high = (lambda z: z.cos() * z.amax(0)), (lambda z: z.cumsum(1) - z.mean(0))
+            chosen: torch.Tensor = torch.cond(y.sum() > 3, low, high, (y.exp(),))
+            return chosen
+
+        chosen: torch.Tensor = torch.cond(x.mean() > 0, first, second, (x * 2,))
+        return chosen.relu(), (chosen + x).sum(1)
+
+    return call, (torch.randn(24, 24), torch.randn(24, 24))
+
+
+def _loops() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def call(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def going(i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (i < 3) & (y.abs().sum() < 1e6)
+
+        def step(i: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return i + 1, (y * 1.5).sin() + y.mean(0)
+
+        def add(carry: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            new = (carry * 0.5 + y).tanh()
+            return new, new.sum() + y
+
+        count, looped = while_loop(going, step, (n, x))
+        last, every = scan(add, x[0].clone(), x)
+        return count, looped, last, every.exp()
+
+    return call, (torch.randn(6, 10), torch.tensor(0))
+
+
+def _regions() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A region that is compiled once and run twice."""
+
+    @torch.compiler.nested_compile_region
+    def region(y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return (y * scale).softmax(-1)
+
+    def call(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        twice: torch.Tensor = region(region(x, scale).sin() + 1, scale)
+        return twice
+
+    return call, (torch.randn(8, 12), torch.ones(12))
+
+
 _PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
     "norms": lambda: _norms(training=False),
     "norms-training": lambda: _norms(training=True),
     "diamond": _diamond,
     "indexed": _indexed,
     "foreach": _foreach,
+    "branches": _branches,
+    "loops": _loops,
+    "regions": _regions,
 }
+#: Those with graphs within their graphs.
+_NESTED = {"branches", "loops", "regions"}
 
 
 def _sample(name: str) -> GraphSample:
@@ -173,6 +231,7 @@ def _holds(sample: GraphSample, store: Path) -> None:
     logs = _logged(sample)
     explained = explain_program(sample, Wish(store=store)).graphs
     assert len(explained) == len(logs) > 0
+    assert any(graph.name for graph in explained) == (sample.name in _NESTED)
     for graph, log in zip(explained, logs, strict=True):
         fusions = graph.possible_fusions
         assert {entry for f in fusions for entry in f.logged} == log.refused
@@ -188,6 +247,13 @@ def _holds(sample: GraphSample, store: Path) -> None:
         assert sum(f.legal and not f.part for f in fusions) <= most + len(log.fused)
         for refused in (f for f in fusions if not f.legal and f.logged):
             assert refused.detail in {text for _, _, text in refused.logged}
+
+
+@pytest.fixture(autouse=True)
+def numbers_captured() -> Iterator[None]:
+    """Inductor makes a loop of a scan, over a number that it reads from a tensor."""
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        yield
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)

@@ -45,7 +45,7 @@ function drawLowering(graph) {
       ? el(
           "p",
           {},
-          `Within the graph, fused by Inductor alone and not told here: ${within.join(", ")}`,
+          `Within the graph, fused by Inductor alone, each told as a graph of its own: ${within.join(", ")}`,
         )
       : "",
   );

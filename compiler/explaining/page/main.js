@@ -293,6 +293,8 @@ function ofSide(name) {
   filter();
 }
 
+const wholeGraphs = (kind) => REPORT.graphs.filter((g) => g.kind === kind && !g.name).length;
+
 function start() {
   document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches
     ? "dark"
@@ -314,7 +316,7 @@ function start() {
       el(
         "button",
         { type: "button", role: "tab", onclick: () => showGraph(at) },
-        `${graph.kind}${REPORT.graphs.filter((g) => g.kind === graph.kind).length > 1 ? ` ${at + 1}` : ""}`,
+        graph.name || `${graph.kind}${wholeGraphs(graph.kind) > 1 ? ` ${at + 1}` : ""}`,
       ),
     ),
   );
