@@ -27,6 +27,7 @@ from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.block_sizes import BlockSizes
 from fusewise.compiler.inductor.replacing import once
+from fusewise.schedule.errors import MeasureError
 from fusewise.search.blocks import fastest
 
 log = logging.getLogger(__name__)
@@ -193,7 +194,9 @@ def _loaded(kernel: Any, launcher: Any, offered: Sequence[BlockSizes]) -> list[A
 def _fastest(
     kernel: Any, launchers: Sequence[Any], clock: Clock, args: Any, kwargs: Any
 ) -> Any | None:
-    """The fastest launcher; the first unless another is faster beyond noise. None where none ran.
+    """The fastest launcher; the first unless another is faster beyond noise.
+
+    None where none could be timed.
 
     All are timed on the same copies of what the kernel changes.
     """
@@ -210,7 +213,12 @@ def _fastest(
             continue
         ran.append(launcher)
         samples.append(sample)
-    return ran[fastest(samples, _ROUNDS_S)] if ran else None
+    try:
+        return ran[fastest(samples, _ROUNDS_S)] if ran else None
+    except MeasureError:
+        # A time that is none is no reason for a program to fail.
+        log.debug("%s is not timed", kernel.fn.__name__, exc_info=True)
+        return None
 
 
 def _launch(launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:

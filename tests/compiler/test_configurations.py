@@ -103,6 +103,23 @@ def test_where_nothing_was_measured_they_are_timed_warm_as_well(
     assert len(times) > 1 and cold == {}
 
 
+def test_a_program_that_is_replayed_as_a_graph_is_timed_before(
+    live: Any, store: Path, untuned: None, times: list[Callable[[], Any]]
+) -> None:
+    x = torch.randn(4096, 88, device="cuda")
+    options: dict[str, Any] = {"fusewise.store": store, "fusewise.mode": "predict"}
+    compiled = torch.compile(
+        rows, backend="fusewise", options={**options, "triton.cudagraphs": True}
+    )
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        live.difference([compiled(x).clone()], [rows(x)])
+        x = torch.randn_like(x)
+    (report,) = fusewise.reports()
+    assert report.fallback is None
+    assert len(times) > 1
+
+
 def test_other_programs_are_tuned_as_inductor_does(
     live: Any, untuned: None, times: list[Callable[[], Any]]
 ) -> None:
