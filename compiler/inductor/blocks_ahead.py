@@ -41,8 +41,9 @@ Compiled = Mapping[str, tuple[BlockSizes, ...]]
 #: block sizes tried.
 _STEPS: Final = "'coordinate_descent_tuning': True"
 _SEVERAL: Final = "'max_autotune_pointwise': True"
-#: Block sizes of one kernel for each process of the pool, and how many at the least and the most.
-_EACH, _FEWEST, _MOST = 2, 8, 32
+#: Block sizes for each process of the pool, of one kernel and of all of a program together, and how
+#: many of a kernel at the least and the most.
+_EACH, _TOGETHER, _FEWEST, _MOST = 2, 8, 8, 32
 #: Seconds that compiling with one of them takes a process, and that timing one takes.
 _COMPILED_S, _TIMED_S = 0.4, 0.01
 #: Seconds that a kernel is tuned for step by step where there is no pool, and that one is for which
@@ -69,8 +70,14 @@ _asked: OrderedDict[str, _Asked] = OrderedDict()
 
 
 def sizes_of_each() -> int:
-    """How many block sizes are compiled for one kernel."""
-    return max(_FEWEST, min(_MOST, _EACH * get_compile_threads()))
+    """How many block sizes are compiled for one kernel, at the most."""
+    return _sizes(1)
+
+
+def _sizes(kernels: int) -> int:
+    """How many for each of some kernels: what is asked for later has to wait until all are done."""
+    processes = get_compile_threads()
+    return max(_FEWEST, min(_MOST, _EACH * processes, _TOGETHER * processes // max(1, kernels)))
 
 
 def compiling_s() -> float:
@@ -99,11 +106,9 @@ def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
         if not AsyncCompile.use_process_pool():
             return
         kernels = {path: (name, code) for name, path, code in _tuned(source)}
-        lists = {
-            path: _worth_trying(path, name, code)
-            for path, (name, code) in kernels.items()
-            if path not in _asked
-        }
+        new = {path: kernel for path, kernel in kernels.items() if path not in _asked}
+        most = _sizes(len(new))
+        lists = {path: _worth_trying(path, name, code, most) for path, (name, code) in new.items()}
         _submit({path: kernels[path][0] for path in lists}, lists)
 
 
@@ -121,7 +126,7 @@ def _tuned(source: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def _worth_trying(path: str, name: str, code: str) -> list[BlockSizes]:
+def _worth_trying(path: str, name: str, code: str, most: int) -> list[BlockSizes]:
     try:
         kernel = load_kernel(path, name)
         # Found in an earlier run: nothing is left to be tried.
@@ -130,7 +135,7 @@ def _worth_trying(path: str, name: str, code: str) -> list[BlockSizes]:
             return []
         _, more = PyCodeCache.write(with_several(code))
         others = load_kernel(more, name).configs or ()
-        return nearest(kernel, others, sizes_of_each())
+        return nearest(kernel, others, most)
     except Exception:
         # Whoever loads the program tunes the kernel as Inductor does.
         log.debug("no block sizes for %s", name, exc_info=True)
