@@ -8,7 +8,7 @@ alone. Nothing here is of a GPU, and nothing here knows what an operation costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.layout import layout_of
@@ -36,6 +36,8 @@ _VECTORISED: Final = _LOW | {
     "torch.float8_e4m3fn",
     "torch.float8_e5m2",
 }
+#: Places that a window (of a pooling) has at least.
+_WINDOW: Final = 3
 #: What a loop body has beside operations.
 _NO_OPERATION: Final = frozenset({"output", "constant", "get_index", "ops"})
 _FLOAT_BYTES: Final = 4
@@ -59,6 +61,12 @@ class NodeLoops(NamedTuple):
     #: Accesses that go on by one element, and by more, with each loop.
     along: tuple[int, ...]
     jumps: tuple[int, ...]
+    #: Elements from one turn of each loop to the next, by access (buffer and index); none where
+    #: the index cannot be read.
+    steps: Mapping[tuple[str, str], tuple[int, ...]]
+    #: Whether masks stay as they are along the innermost loop: what is read under them moves by
+    #: whole turns of it.
+    still: bool
     operations: int
 
 
@@ -78,6 +86,10 @@ class Nest(NamedTuple):
     shared: bool
     #: Whether vectors lie along what is reduced.
     reduced: bool
+    #: Part of the vectors that are not full: ends of rows.
+    partial: float = 0.0
+    #: Times that the innermost loop starts, on the busiest thread.
+    starts: float = 1.0
 
 
 def node_loops(node: Node, problem: Problem) -> NodeLoops:
@@ -85,6 +97,8 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
     loops = tuple(extent for extent in (*node.ranges[0], *node.ranges[1]) if extent > 1)
     along, jumps = [0] * len(loops), [0] * len(loops)
     dtypes = set()
+    moves: dict[tuple[str, str], tuple[int, ...]] = {}
+    origins = set()
     for access in (*node.reads, *node.writes):
         buffer = problem.buffer_by_name.get(access.buffer)
         if buffer is not None and buffer.dtype:
@@ -94,6 +108,10 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
             continue
         # Neighbours that are gone through backwards are none to a vector.
         backwards = len(loops) - 1 if access.stride < 0 else -1
+        origins.add(layout.origin)
+        moves[access.buffer, access.index] = tuple(
+            -step if i == backwards else step for i, step in enumerate(layout.steps)
+        )
         for i, step in enumerate(layout.steps):
             if step == 1 and i != backwards:
                 along[i] += 1
@@ -110,6 +128,8 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         vectors=node.kind not in ("scan", "sort") and dtypes <= _VECTORISED,
         along=tuple(along),
         jumps=tuple(jumps),
+        steps=moves,
+        still=len(origins) >= _WINDOW and all(origin % loops[-1] == 0 for origin in origins),
         operations=sum(
             count
             for name, count in node.ops
@@ -151,14 +171,29 @@ def nest_of(
     tiled = _tiled(main, nodes, along, jumps, lanes)
     if lanes > full and any(loops[i] < lanes for i in tiled):
         lanes = full
-    steps = float(main.total)
-    for at in tiled:
-        steps = steps / loops[at] * -(-loops[at] // lanes)
-    if len(tiled) > 1:
-        steps *= lanes
+    steps, partial = float(main.total), 0.0
+    if tiled:
+        # Of a tile that is transposed each row is a vector.
+        length = loops[tiled[-1]]
+        vectors = -(-length // lanes)
+        steps = steps / length * vectors
+        partial = 1.0 / vectors if length % lanes else 0.0
     shared, workers = _spread(main, tiled, lanes, threads, most)
+    starts = main.total / loops[-1] / workers
+    if tiled and tiled[-1] < len(loops) - 1:
+        starts /= min(lanes, loops[tiled[-1]])
     reduced = bool(tiled) and tiled[-1] >= main.outer
-    return Nest(loops, tiled, lanes if tiled else 1, steps, workers, shared, reduced)
+    return Nest(
+        loops,
+        tiled,
+        lanes if tiled else 1,
+        steps,
+        workers,
+        shared,
+        reduced,
+        partial,
+        starts,
+    )
 
 
 def _tiled(

@@ -16,20 +16,20 @@ from fusewise.costmodel.interface import FloatArray
 #: A kernel on one thread is part of a function: nothing starts. Several are sent off and waited
 #: for: so much of the device's launch cost, and so many microseconds for each thread; each further
 #: loop nest waits once more.
-_SERIAL_US: Final = 0.0067
-_FORK_SHARE, _FORK_EACH_US, _BARRIER_EACH_US = 0.735, 0.365, 0.099
+_SERIAL_US: Final = 0.0064
+_FORK_SHARE, _FORK_EACH_US, _BARRIER_EACH_US = 0.782, 0.353, 0.1
 #: Bytes of a thread that stay in its own cache, and what it moves from there in a microsecond.
-_OWN_BYTES, _OWN_RATE = 2.0e6, 97e3
+_OWN_BYTES, _OWN_RATE = 2.0e6, 100e3
 #: Bandwidths that kernels reach, over those of copies: they read more than they write.
-_CACHE_SHARE, _COPY_SHARE = 0.78, 3.1
+_CACHE_SHARE, _COPY_SHARE = 0.79, 3.24
 #: Part of the last-level cache from which on kernels wait for memory.
 _SHARED_PART: Final = 0.055
 #: How fast the bounds pass over into each other.
 _SHARPNESS: Final = 3.0
 #: Bytes of lines, of stretches across, looked up and of what is overwritten, over copied bytes.
-_LINE, _ACROSS, _RANDOM, _IN_PLACE = 0.40, 0.65, 1.0, 0.50
+_LINE, _ACROSS, _RANDOM, _IN_PLACE = 0.405, 0.714, 0.976, 0.487
 #: Exponent at which memory and arithmetic add up: 1 would be one after the other.
-_OVERLAP: Final = 3.07
+_OVERLAP: Final = 3.14
 _NS: Final = 1e-3
 
 

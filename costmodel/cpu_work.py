@@ -1,21 +1,20 @@
 """What the loops of a group's C++ kernel make a thread do: columns of the CPU alone.
 
-One :class:`Work` serves one problem on one device. What an operation costs stands here as a table,
-in nanoseconds of the Xeon that the x86 dataset was taken on, and fits the kernels of its training
-families. Nothing here knows bandwidths, nor what it costs to start threads.
+One :class:`Work` serves one problem on one device. What an operation costs stands in a table of
+``cpu_costs``. Nothing here knows bandwidths, nor what it costs to start threads.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.cpu_loops import Nest, main_of, nest_of, node_loops
+from fusewise.costmodel.cpu_costs import FREE, NARROW, WIDE, Cost, body_cost
+from fusewise.costmodel.cpu_loops import Nest, NodeLoops, main_of, nest_of, node_loops
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.meeting import Met
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import Access, Node, Problem
 
 #: The columns, in the order of :meth:`Work.columns`.
 WORK: Final = (
@@ -31,135 +30,30 @@ WORK: Final = (
     "row_ends",
     "in_place",
     "each_worker",
+    "loop_starts",
+    "partial_vectors",
 )
 
 
-class Cost(NamedTuple):
-    """Nanoseconds of something on one thread."""
-
-    #: For a vector of 16 fp32 elements.
-    vector: float = 0.0
-    #: For each element of a vector, where it is put together of single ones.
-    lane: float = 0.0
-    #: For one element in a loop that is not vectorised.
-    scalar: float = 0.0
-    #: For a vector that is put together to one value.
-    end: float = 0.0
-    #: More for a vector that is loaded or stored in part.
-    part: float = 0.0
-
-
-#: Bytes of the vectors of the table, and how the time of an instruction grows with them.
-_TABLE_BYTES: Final = 64
+#: How the time of an instruction grows with the bytes that it takes, where no table has its width.
 _WIDTH_EXPONENT: Final = 0.7
-_FLOAT_BYTES: Final = 4
-_FREE: Final = Cost()
-#: How much longer masks, and parts of vectors, take narrower instructions, which have none.
-_NO_MASKS: Final = 3.3
-#: A turn of the loops; an access that jumps along a vector; a row of a tile that is transposed.
-_TURN: Final = Cost(0.55, scalar=0.06)
-_JUMP: Final = Cost(lane=0.73)
-_TILE: Final = Cost(4.2)
-#: Operations by what they cost. A comparison costs little until its result is stored.
-_OPERATIONS: Final = {
-    "abs add sub mul neg fma square relu maximum minimum": Cost(0.11, scalar=0.08),
-    "floor ceil round trunc sign floor_to_int ceil_to_int round_to_int trunc_to_int": Cost(
-        2.3, scalar=0.5
-    ),
-    "truediv reciprocal sqrt rsqrt div_rn fmod mod remainder floordiv": Cost(1.66, scalar=0.72),
-    "exp exp2 expm1": Cost(11.1, scalar=3.1),
-    "log log2 log10 log1p": Cost(19.7, scalar=3.0),
-    "tanh": Cost(42.9, scalar=8.0),
-    "sigmoid": Cost(14.7, scalar=4.0),
-    "erf erfc erfinv": Cost(20.0, scalar=6.0),
-    "sin cos tan": Cost(5.3, scalar=5.8),
-    "pow": Cost(29.6, scalar=10.0),
-    "eq ne lt le gt ge and_ or_ xor logical_and logical_or logical_not logical_xor bitwise_and "
-    "bitwise_or bitwise_not bitwise_xor isnan isinf": Cost(0.04, scalar=0.1),
-    "where": Cost(0.46, scalar=0.1),
-    "to_dtype": Cost(0.06, scalar=0.08),
-    "index_expr indirect_indexing check_bounds": Cost(lane=0.03, scalar=0.11),
-    "masked": Cost(lane=0.42, scalar=0.2),
-    "rand randn randint64": Cost(lane=10.0, scalar=10.0),
-}
-_OPERATION: Final = {name: cost for names, cost in _OPERATIONS.items() for name in names.split()}
-#: Operations that are not in the table.
-_OTHER: Final = Cost(0.2, scalar=0.2)
-#: What a loop body has that is no work, or is counted otherwise.
-_UNCOUNTED: Final = frozenset(
-    ["load", "store", "store_reduction", "output", "constant", "reduction", "get_index", "ops"]
-)
-#: A step of a reduction by the first word of its type.
-_STEPS: Final = {
-    "sum": Cost(0.05, scalar=0.07, end=1.6),
-    "prod": Cost(0.05, scalar=0.07, end=1.6),
-    "welford": Cost(8.5, scalar=2.0, end=51.0),
-    "max": Cost(1.4, scalar=0.3, end=11.1),
-    "min": Cost(1.4, scalar=0.3, end=11.1),
-    "any": Cost(0.13, scalar=0.1, end=1.7),
-}
-_STEP: Final = Cost(5.0, scalar=1.0, end=20.0)
-#: Loads and stores by bytes of an element; elements of type bool are their own.
-_LOADS: Final = {
-    0: Cost(lane=1.02, scalar=0.1),
-    1: Cost(lane=0.9, scalar=0.1),
-    2: Cost(0.53, scalar=0.55, part=1.36),
-    4: Cost(0.07, scalar=0.06),
-    8: Cost(lane=0.03, scalar=0.12),
-}
-_STORES: Final = {
-    0: Cost(lane=11.9, scalar=0.1),
-    1: Cost(lane=0.2, scalar=0.1),
-    2: Cost(1.01, scalar=0.07, part=0.2),
-    4: Cost(0.13, scalar=0.51),
-    8: Cost(lane=1.34, scalar=0.12),
-}
-#: What accesses cost beside that which look their element up, or add to what others may add to;
-#: the processor adds to no element of two bytes in one go.
-_GATHER: Final = Cost(lane=0.03, scalar=0.5)
-_ATOMIC, _ATOMIC_LOW = Cost(lane=2.2, scalar=2.2), Cost(lane=16.0, scalar=16.0)
+_FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
 
 
-@lru_cache(maxsize=1 << 14)
-def _body_cost(ops: tuple[tuple[str, int], ...], reduction: str | None) -> Cost:
-    """A turn of a node's loops, its loads and stores left out.
+class Move(NamedTuple):
+    """An access of a node."""
 
-    Args:
-        ops: of its body, with how often each occurs.
-        reduction: type of the reduction that it is; None where it is none.
-    """
-    vector, lane, scalar, end, _ = _TURN
-    step = _FREE if reduction is None else _STEPS.get(reduction.split("_")[0], _STEP)
-    costs = [
-        (_OPERATION.get(name, _OTHER), count)
-        for name, count in ops
-        if name not in _UNCOUNTED and not name.startswith("masked_subblock")
-    ]
-    for cost, count in (*costs, (step, 1)):
-        vector += cost.vector * count
-        lane += cost.lane * count
-        scalar += cost.scalar * count
-        end += cost.end * count
-    return Cost(vector, lane, scalar, end)
-
-
-@lru_cache(maxsize=256)
-def _access_cost(kind: str, width: int, written: bool, masks: float) -> Cost:
-    """An access to elements of so many bytes, 0 for those of type bool.
-
-    ``masks`` is how much longer they take than on the processor of the table.
-    """
-    table = _STORES if written else _LOADS
-    cost = table.get(width, table[8])
-    lane = cost.lane * masks if width == 0 and not written else cost.lane
-    more = _FREE
-    if kind == "gather":
-        more = _GATHER
-    elif kind == "atomic":
-        more = _ATOMIC_LOW if width == 2 else _ATOMIC  # noqa: PLR2004 - bytes
-    return cost._replace(
-        lane=lane + more.lane, scalar=cost.scalar + more.scalar, part=cost.part * masks
-    )
+    cost: Cost
+    written: bool
+    #: Whether its place is looked up, and whether others may add to it at the same time; what
+    #: that costs beside.
+    gather: bool
+    atomic: bool
+    looked_up: Cost
+    #: Bytes of an element.
+    itemsize: int
+    #: Elements from one turn of each of the node's loops to the next; empty where unknown.
+    steps: tuple[int, ...]
 
 
 class Part(NamedTuple):
@@ -188,24 +82,28 @@ class Work:
         """``nodes`` in topological order; ``rank`` is the number of each by name."""
         self._threads = profile.threads
         self._vector_bytes = profile.vector_bytes
-        #: Time of an instruction over that of one on 64 bytes: wider ones do more.
-        self._pace = (profile.vector_bytes / _TABLE_BYTES) ** _WIDTH_EXPONENT
-        masks = 1.0 if profile.vector_bytes >= _TABLE_BYTES else _NO_MASKS
+        wide = profile.vector_bytes >= WIDE.width
+        self._table = WIDE if wide else NARROW
+        #: Time of an instruction over that of one of the table's width: wider ones do more.
+        self._pace = (profile.vector_bytes / self._table.width) ** _WIDTH_EXPONENT
         self.loops = [node_loops(node, problem) for node in nodes]
         self._costs = [
-            _body_cost(node.ops, node.reduction_type if node.kind == "reduction" else None)
-            for node in nodes
+            body_cost(
+                node.ops,
+                node.reduction_type if node.kind == "reduction" else None,
+                wide=wide,
+                still=loops.still,
+            )
+            for node, loops in zip(nodes, self.loops, strict=True)
         ]
         bools = {buffer.name for buffer in problem.buffers if buffer.dtype == "torch.bool"}
         self._moves = [
             {
-                (a.buffer, a.index): _access_cost(
-                    a.kind, 0 if a.buffer in bools else a.itemsize, written, masks
-                )
+                (a.buffer, a.index): self._move(a, written, a.buffer in bools, loops)
                 for accesses, written in ((node.reads, False), (node.writes, True))
                 for a in accesses
             }
-            for node in nodes
+            for node, loops in zip(nodes, self.loops, strict=True)
         ]
         self._over = [_overwritten(node, problem, rank) for node in nodes]
 
@@ -220,30 +118,37 @@ class Work:
         moved: dict[int, list[tuple[str, str]]] = defaultdict(list)
         for i, key, *_ in met.moving:
             moved[i].append(key)
-        turns = whole = lane_by_lane = scalar = ends = 0.0
+        turns = whole = lane_by_lane = scalar = ends = partial = 0.0
         nests: dict[int, Nest] = {}
         for part in self.parts(ids, met.levels):
-            nests[id(part.nest)] = part.nest
-            vector, lane, one, end, _ = self._costs[part.node]
-            # Elements of two bytes beside wider ones fill half a vector.
-            halves = part.nest.lanes * 2 < self._vector_bytes
+            vector, lane, one, end, *_ = self._costs[part.node]
+            if id(part.nest) not in nests:
+                nests[id(part.nest)] = part.nest
+                vector += self._table.turn.vector
+                one += self._table.turn.scalar
+            node = self.loops[part.node]
             for key in moved.get(part.node, ()):
-                cost = self._moves[part.node].get(key, _FREE)
-                vector += cost.vector + cost.part * halves
-                lane += cost.lane
-                one += cost.scalar
-            if part.nest.tiled:
-                node = self.loops[part.node]
-                if len(part.nest.tiled) > 1:
-                    vector += _TILE.vector
-                elif node.loops == part.nest.loops:
-                    lane += _JUMP.lane * node.jumps[part.nest.tiled[0]]
+                move = self._moves[part.node].get(key)
+                if move is None:
+                    continue
+                if move.written and node.reduces:
+                    # What is reduced is stored once a row.
+                    whole += move.cost.scalar * node.rows / part.nest.workers
+                    continue
+                one += move.cost.scalar + move.looked_up.scalar
+                if part.vectors:
+                    more = self._in_vectors(move, part.nest, node)
+                    vector += more.vector
+                    lane += more.lane
             turns += part.vectors + part.scalars
             lane_by_lane += part.lanes * lane
             scalar += part.scalars * one
             ends += part.ends * end
+            partial += part.vectors * part.nest.partial
             whole += part.vectors * vector
         whole += lane_by_lane + scalar + ends
+        starts = sum(nest.starts for nest in nests.values())
+        whole += starts * self._table.start.vector
         workers = max(nest.workers for nest in nests.values())
         in_place = self._in_place(ids, met)
         return (
@@ -259,7 +164,53 @@ class Work:
             ends,
             in_place,
             max(distinct - in_place, 0.0) / workers,
+            starts,
+            partial,
         )
+
+    def _move(self, access: Access, written: bool, boolean: bool, loops: NodeLoops) -> Move:
+        table = self._table
+        costs = table.stores if written else table.loads
+        more = table.gather if access.kind == "gather" else FREE
+        if access.kind == "atomic":
+            more = table.atomic_low if access.itemsize == _LOW_BYTES else table.atomic
+            if access.stride * access.itemsize >= _LINE_BYTES:
+                far = table.atomic_far
+                more = more._replace(lane=more.lane + far.lane, scalar=more.scalar + far.scalar)
+        return Move(
+            costs.get(0 if boolean else access.itemsize, costs[8]),
+            written,
+            access.kind == "gather",
+            access.kind == "atomic",
+            more,
+            access.itemsize,
+            loops.steps.get((access.buffer, access.index), ()),
+        )
+
+    def _in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> Cost:
+        """What an access costs in a nest with vectors, by how it goes along these."""
+        step, turned = 1, False
+        if move.steps:
+            at = nest.tiled[-1]
+            if node.loops == nest.loops:
+                step = move.steps[at]
+                turned = len(nest.tiled) > 1 and step > 1 and move.steps[nest.tiled[0]] == 1
+            elif at == len(nest.loops) - 1:
+                step = move.steps[-1]
+        # One thread adds without locks, and what it adds to neighbours are vectors.
+        if (move.atomic and self._threads > 1) or (move.gather and step != 1):
+            return Cost(lane=move.cost.lane + move.looked_up.lane)
+        if step == 0 and not move.written:
+            return self._table.stay
+        if step not in (0, 1) and not turned:
+            return Cost(lane=move.cost.lane + self._table.jump.lane)
+        # Elements of two bytes beside wider ones fill half a vector.
+        half = nest.lanes * _LOW_BYTES < self._vector_bytes and move.itemsize < _FLOAT_BYTES
+        part = move.cost.part * nest.partial + move.cost.half * half
+        if turned:
+            low = move.itemsize == _LOW_BYTES
+            part += (self._table.tile_low if low else self._table.tile).vector
+        return move.cost._replace(vector=move.cost.vector + part)
 
     def parts(self, ids: Sequence[int], levels: Mapping[int, int]) -> list[Part]:
         """What the nodes of a group do, nest after nest."""

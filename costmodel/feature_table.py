@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 7
+FEATURES_VERSION: Final = 8
 
 
 class Feature(NamedTuple):
@@ -60,6 +60,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("row_ends", "log2 ns", "of this, vectors that are put together to one value"),
     Feature("in_place", "log2 bytes", "bytes that are written where they were read"),
     Feature("each_worker", "log2 bytes", "distinct bytes of each thread"),
+    Feature("loop_starts", "log2 turns", "times that the busiest thread starts an innermost loop"),
+    Feature("partial_vectors", "log2 turns", "of its turns, those of vectors that are not full"),
     # Blocks of a Triton kernel, as far as they can be told beforehand; 0 on a CPU
     Feature("programs", "log2 blocks", "blocks that are launched"),
     Feature("turns", "log2 turns", "turns of the loop over the reduction in each block"),

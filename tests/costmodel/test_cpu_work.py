@@ -1,0 +1,109 @@
+"""What C++ loops are told to cost, from loops and accesses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fusewise.costmodel.cpu_costs import NARROW, WIDE, body_cost
+from fusewise.costmodel.cpu_loops import nest_of, node_loops
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.feature_table import COLUMN
+from fusewise.costmodel.features import Featurizer
+from fusewise.schedule.problem import Access, Buffer, Node, Problem
+
+
+@pytest.fixture
+def narrow(profile: DeviceProfile) -> DeviceProfile:
+    """A processor of two threads with vectors of eight fp32 elements."""
+    return msgspec.structs.replace(profile, kind="cpu", key="cpu-x-2t", threads=2, vector_width=32)
+
+
+def _access(kind: Any, index: str, elements: int, stride: int, buffer: str = "a") -> Access:
+    return Access(buffer, kind, elements, 4 * elements, 4, stride, index)
+
+
+def _problem(ranges: tuple[tuple[int, ...], tuple[int, ...]], read: Access, written: Access) -> Any:
+    numel, rnumel = 1, 1
+    for n in ranges[0]:
+        numel *= n
+    for n in ranges[1]:
+        rnumel *= n
+    node = Node(
+        name="op",
+        kind="reduction" if ranges[1] else "pointwise",
+        device="cpu",
+        numel=numel,
+        rnumel=rnumel,
+        ranges=ranges,
+        reduction_type="sum" if ranges[1] else "",
+        reads=(read,),
+        writes=(written,),
+        ops=(("load", 1), ("add", 1), ("store", 1)),
+        origins=(),
+        source="",
+        order=0,
+        compiler_us=0.0,
+        flops=0,
+        signature="op",
+    )
+    buffers = tuple(
+        Buffer(name, 4 * numel * rnumel, "torch.float32", name == "a", name == "b", ("op",))
+        for name in ("a", "b")
+    )
+    return Problem("key", "inference", (node,), buffers, (), ())
+
+
+def _column(problem: Problem, profile: DeviceProfile, name: str) -> float:
+    value = Featurizer(problem, profile).group(["op"])[COLUMN[name]]
+    return float(2.0**value - 1.0)
+
+
+def test_ends_of_rows_are_partial_vectors_and_rows_start_loops(narrow: DeviceProfile) -> None:
+    def rows(length: int) -> Problem:
+        index = f"{2 * length}*i0 + i1 : 1024, {length}"
+        read = _access("contiguous", index, 1024 * length, 1)
+        write = _access("contiguous", f"i0 : {1024 * length}", 1024 * length, 1, "b")
+        return _problem(((1024, length), ()), read, write)
+
+    # 512 rows for each thread, of two vectors, one of which is not full.
+    assert _column(rows(12), narrow, "partial_vectors") == pytest.approx(512)
+    assert _column(rows(16), narrow, "partial_vectors") == 0
+    assert _column(rows(12), narrow, "loop_starts") == pytest.approx(512)
+    assert _column(rows(12), narrow, "instructions") > _column(rows(16), narrow, "instructions")
+
+
+def test_what_is_reduced_is_stored_once_a_row(narrow: DeviceProfile) -> None:
+    """The store of a bool is taken element by element, but only one a row is stored."""
+    read = _access("contiguous", f"i0 : {1 << 16}", 1 << 16, 1)
+    written = Access("b", "contiguous", 1 << 10, 1 << 10, 1, 1, f"i0 : {1 << 10}")
+    problem = _problem(((1 << 10,), (1 << 6,)), read, written)
+    # Two threads: 32,768 elements each, but 512 results.
+    assert _column(problem, narrow, "lane_by_lane") < (1 << 15) * NARROW.stores[0].lane / 10
+
+
+def test_each_row_of_a_tile_is_a_vector(narrow: DeviceProfile) -> None:
+    read = _access("contiguous", "i0 : 3072", 3072, 1)
+    write = _access("strided", "i0 + 3*i1 : 3, 1024", 3072, 3, "b")
+    loops = node_loops(
+        _problem(((3, 1024), ()), read, write).nodes[0], _problem(((3, 1024), ()), read, write)
+    )
+    nest = nest_of([loops], 1, 32)
+    assert nest.tiled == (0, 1)
+    # A tile of eight rows has only three of them.
+    assert nest.steps == 3 * 1024 / 8
+
+
+def test_masks_of_a_window_are_found_once_a_row() -> None:
+    ops = (("masked", 9), ("index_expr", 36), ("lt", 18), ("maximum", 8))
+    still = body_cost(ops, None, wide=False, still=True)
+    assert still.vector == pytest.approx(8 * NARROW.operations["maximum"].vector)
+    assert still.lane == 0 < body_cost(ops, None, wide=False).lane
+
+
+def test_wide_vectors_take_longer_but_not_twice_as_long() -> None:
+    for name in ("add", "exp", "truediv"):
+        narrow, wide = NARROW.operations[name].vector, WIDE.operations[name].vector
+        assert narrow < wide < 2.5 * narrow
