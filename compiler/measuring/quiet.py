@@ -44,7 +44,8 @@ class Quiet:
         self._policy = 0
         self._permitted = False
         if sys.platform == "linux":
-            self._policy = os.sched_getscheduler(0)
+            # A window that was open before has left its flag.
+            self._policy = os.sched_getscheduler(0) & ~_FLAG
             self._permitted = self._policy in _ORDINARY and _is_bounded()
         self._threads: list[int] = []
         self._before = 0

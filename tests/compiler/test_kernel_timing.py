@@ -303,6 +303,19 @@ def test_real_time_priority_lasts_as_long_as_the_window() -> None:
     assert policies() == {os.SCHED_OTHER}
 
 
+def test_a_window_is_as_good_after_another_one() -> None:
+    torch.ones(1 << 20).sum()
+    first = Quiet()
+    first.expect(1e-3)
+    with first:
+        inside = policies()
+    second = Quiet()
+    second.expect(1e-3)
+    with second:
+        assert policies() == inside
+    assert policies() == {os.SCHED_OTHER}
+
+
 def test_window_without_permission_only_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: Any) -> None:
         raise PermissionError
