@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -18,6 +19,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_home] = home
     os.environ["FUSEWISE_HOME"] = str(home / "store")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
+
+
+def pytest_collection_finish() -> None:
+    """Have no test write down what torch does at each step of a compile.
+
+    It does where anybody listens, and pytest listens to all loggers that pass nothing on.
+    """
+    logging.getLogger("torch.__trace").propagate = True
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
