@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -34,16 +34,32 @@ def peak_bytes(call: Call, inputs: Sequence[Any], device: torch.device) -> int:
         call(list(held))
         synchronize(str(device))
         return total + int(torch.cuda.max_memory_allocated(device)) - before
+    return total + allocated(lambda: call(list(held))).most
+
+
+class Allocated(NamedTuple):
+    """Bytes that torch allocated on the CPU."""
+
+    #: Of the largest tensor.
+    largest: int
+    #: Of all that there were at one time.
+    most: int
+
+
+def allocated(run: Callable[[], object]) -> Allocated:
+    """What is allocated on the CPU while something runs; its result is counted."""
     with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = call(list(held))
+        kept = run()
     del kept
     results: Any = profiler.profiler.kineto_results
-    now = most = 0
+    largest = now = most = 0
     for event in results.events():
         if event.name() == "[memory]":
+            # What is freed is negative.
+            largest = max(largest, event.nbytes())
             now += event.nbytes()
             most = max(most, now)
-    return total + most
+    return Allocated(largest, most)
 
 
 @contextmanager

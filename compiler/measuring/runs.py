@@ -59,6 +59,8 @@ class CpuRun(_Run):
 
     def __init__(self, call: Call, inputs: Sequence[Any], overwritten: Sequence[int]) -> None:
         super().__init__(call, inputs, overwritten)
+        #: Done before each call, outside the time.
+        self.before_each: Callable[[], object] | None = None
         self._quiet = Quiet()
         once = self._calibrate(self._round)
         self._quiet.expect(self.repeats * once)
@@ -72,14 +74,25 @@ class CpuRun(_Run):
             best = min(best, self._round())
         return best
 
+    def once(self) -> Any:
+        """Call it once; what it returns."""
+        self._restore()
+        return self._call(list(self._inputs))
+
     def _round(self) -> float:
         self._restore()
         call, inputs = self._call, self._inputs
+        before = self.before_each
         with self._quiet:
             start = time.perf_counter()
+            apart = 0.0
             for _ in range(self.repeats):
+                if before is not None:
+                    paused = time.perf_counter()
+                    before()
+                    apart += time.perf_counter() - paused
                 call(list(inputs))
-            return (time.perf_counter() - start) / self.repeats
+            return (time.perf_counter() - start - apart) / self.repeats
 
 
 class CudaRun(_Run):

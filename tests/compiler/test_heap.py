@@ -1,0 +1,77 @@
+"""Memory that a program frees: what would win while it stays is timed where it goes back, too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from fusewise.compiler.measuring.heap import keep_freed, worse_of_both
+from fusewise.compiler.measuring.runs import CpuRun
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="glibc's allocator alone is known"
+)
+
+ROUNDS = 12
+#: Seconds of the default; page faults of some MiB matter beside it.
+OWN = 1e-3
+
+
+def program(tensors: int, elements: int = 100_000) -> CpuRun:
+    """A program that makes so many tensors, all of them there at the end."""
+
+    def call(inputs: list[Any]) -> Any:
+        return [inputs[0].new_ones(elements) for _ in range(tensors)]
+
+    return CpuRun(call, [torch.ones(8)], [])
+
+
+def judged(
+    runs: Sequence[CpuRun], first: float, second: float
+) -> tuple[list[list[float]], list[Sequence[CpuRun]]]:
+    """Times where the last run takes so much of the default's time, and again; what was asked."""
+    asked: list[Sequence[CpuRun]] = []
+
+    def again(some: Sequence[CpuRun]) -> list[list[float]]:
+        assert all(run.before_each is not None for run in some)
+        asked.append(some)
+        return [[2 * OWN] * ROUNDS, *([2 * OWN * second] * ROUNDS for _ in some[1:])]
+
+    keep_freed()
+    times = [[OWN] * ROUNDS, *([OWN * first] * ROUNDS for _ in runs[1:])]
+    found = worse_of_both(runs, times, [True] * len(runs), again)
+    assert all(run.before_each is None for run in runs)
+    return found, asked
+
+
+def test_what_stores_more_counts_as_where_memory_goes_back() -> None:
+    found, asked = judged([program(0), program(20)], 0.7, 1.5)
+    assert len(asked) == 1
+    assert found[0] == [OWN] * ROUNDS
+    assert found[1] == pytest.approx([1.5 * OWN] * ROUNDS)
+
+
+def test_what_is_better_there_counts_as_it_was() -> None:
+    found, asked = judged([program(20), program(1)], 0.7, 0.5)
+    assert len(asked) == 1 and found[1] == [0.7 * OWN] * ROUNDS
+
+
+def test_a_heap_keeps_what_is_twice_its_largest_tensor() -> None:
+    found, asked = judged([program(0), program(2)], 0.7, 1.5)
+    assert len(asked) == 1 and found[1] == [0.7 * OWN] * ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("make", "first"),
+    [
+        pytest.param(lambda: program(0), 0.7, id="no memory"),
+        pytest.param(lambda: program(20), 1.2, id="slower already"),
+    ],
+)
+def test_nothing_is_timed_again_in_vain(make: Callable[[], CpuRun], first: float) -> None:
+    found, asked = judged([program(0), make()], first, 1.5)
+    assert asked == [] and found[1] == [first * OWN] * ROUNDS
