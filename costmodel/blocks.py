@@ -16,9 +16,15 @@ from typing import Final, Literal, NamedTuple
 #: ``default`` ones are tuned.
 Hint = Literal["inner", "outer", "outer_tiny", "default"]
 
+#: Threads of a warp.
+WARP: Final = 32
 _LONGEST: Final = 2048
 _HELD_ELEMENTS: Final = 4096
 _HELD_ROWS: Final = (1, 8, 32, 128)
+#: Most loads with which whole rows of a loop are tried, and the longest of these.
+_FEW_LOADS, _WHOLE = 8, 32768
+#: Least elements along a reduction that is shared out with two other dimensions.
+_LEAST_TURN: Final = 4
 #: Square and other blocks of a pointwise kernel in two dimensions, inner first.
 _FLAT: Final = ((32, 32), (64, 64), (256, 16), (16, 256))
 
@@ -36,6 +42,11 @@ class Block(NamedTuple):
     def elements(self) -> int:
         """All of them."""
         return math.prod(self.across) * self.along
+
+    @property
+    def each(self) -> float:
+        """Elements of a thread."""
+        return self.elements / (self.warps * WARP)
 
 
 def power(n: int) -> int:
@@ -86,19 +97,23 @@ def _warps(wanted: int, most: int, least: int = 2) -> int:
     return power(min(max(wanted, least), most))
 
 
-def held_blocks(extents: Sequence[int], length: int, hint: Hint) -> list[Block]:
+def held_blocks(
+    extents: Sequence[int], length: int, hint: Hint, shares: Sequence[float] = ()
+) -> list[Block]:
     """Blocks of a kernel that holds whole rows of ``length``.
 
     Args:
         extents: of the results, the inner first; two at most.
         length: of a row.
         hint: what the reduction is taken for.
+        shares: how much memory lies along each dimension of the results, and along the rows;
+            needed where there are two of the former.
     """
     hints = [power(extent) for extent in extents]
     row = power(length)
     rows = [n for n in _HELD_ROWS if n * row <= _HELD_ELEMENTS or (n == 1 and len(hints) == 1)]
     if len(hints) > 1:
-        return [_tiled(hints, _shared(hints, n), row) for n in rows or (1,)]
+        return [_tiled(hints, _shared(hints, shares, n), row) for n in rows or (1,)]
     results = hints[0]
     blocks = [_block(results, n, row, hint, intensive=True) for n in rows if n == 1 or n <= results]
     if hint == "inner" and row >= 256:  # noqa: PLR2004
@@ -112,10 +127,19 @@ def held_blocks(extents: Sequence[int], length: int, hint: Hint) -> list[Block]:
     return blocks
 
 
-def looped_blocks(extents: Sequence[int], length: int, hint: Hint, loads: int) -> list[Block]:
+def looped_blocks(
+    extents: Sequence[int],
+    length: int,
+    hint: Hint,
+    loads: int,
+    shares: Sequence[float] = (),
+    *,
+    whole: bool = False,
+) -> list[Block]:
     """Blocks of a kernel that loops over rows of ``length``; see :func:`held_blocks`.
 
-    ``loads`` are the values that it loads, reductions counted in.
+    ``loads`` are the values that it loads, reductions counted in. Where what is read again is
+    ``whole`` rows, blocks of these are tried as well.
     """
     hints = [power(extent) for extent in extents]
     row = power(length)
@@ -124,15 +148,19 @@ def looped_blocks(extents: Sequence[int], length: int, hint: Hint, loads: int) -
 
     def block(across: int, along: int, warps: int = 0) -> Block:
         if len(hints) > 1:
-            return _tiled(hints, _shared(hints, across), min(along, row))
+            *shape, turn = _shared((*hints, row), shares, across * along)
+            return _tiled(hints, tuple(shape), min(turn, row))
         return _block(hints[0], across, min(along, row), hint, warps=warps, intensive=intensive)
 
     contiguous = block(2 if row <= _LONGEST else 1, most)
     outer = block(*_outer(hints[0], row, loads))
     tiny = block(_tiny(row), most)
+    more = []
+    if whole and loads <= _FEW_LOADS:
+        more = [block(max(_HELD_ELEMENTS // row, 1), min(row, _WHOLE))]
     if len(hints) == 1 and hint != "default":
-        return [{"inner": contiguous, "outer": outer, "outer_tiny": tiny}[hint]]
-    return [contiguous, outer, tiny, block(64, 64), block(8, 512), block(64, 4, 8)]
+        return [*more, {"inner": contiguous, "outer": outer, "outer_tiny": tiny}[hint]]
+    return [*more, contiguous, outer, tiny, block(64, 64), block(8, 512), block(64, 4, 8)]
 
 
 def _tiny(row: int) -> int:
@@ -162,12 +190,24 @@ def _block(
     return Block((across,), along, _warps(warps or wanted, most // 2 if intensive else most))
 
 
-def _shared(hints: Sequence[int], across: int) -> tuple[int, ...]:
-    """``across`` shared out among two dimensions; those that memory lies along get equal parts."""
-    shape = [1] * len(hints)
-    while math.prod(shape) < across and any(s < h for s, h in zip(shape, hints, strict=True)):
-        least = min((i for i, h in enumerate(hints) if shape[i] < h), key=lambda i: shape[i])
-        shape[least] *= 2
+def _shared(hints: Sequence[int], shares: Sequence[float], target: int) -> tuple[int, ...]:
+    """``target`` elements shared out among dimensions by what lies along each.
+
+    The rule is ``match_target_block_product``; a third dimension is that of the reduction.
+    """
+    left = dict(enumerate(shares[: len(hints)]))
+    # The outer dimension is named before the inner one.
+    order = (1, 0, *range(2, len(hints)))
+    if not any(left.values()):
+        left = dict.fromkeys(left, 1.0)
+    shape = [_LEAST_TURN if i > 1 else 1 for i in range(len(hints))]
+    while math.prod(shape) < target and left:
+        dimension = max((i for i in order if i in left), key=left.__getitem__)
+        if shape[dimension] >= hints[dimension]:
+            del left[dimension]
+            continue
+        shape[dimension] *= 2
+        left[dimension] /= 2
     return tuple(shape)
 
 

@@ -18,55 +18,60 @@ from fusewise.costmodel.touches import DISTINCT
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each), where all
 #: but the dearest are done while memory is waited for. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
-    "arithmetic": 0.11,
-    "division": 1.1,
-    "selection": 0.13,
-    "indexing": 1.6,
-    "conversion": 1.3,
+    "arithmetic": 0.12,
+    "division": 1.3,
+    "selection": 0.21,
+    "indexing": 1.3,
+    "conversion": 1.55,
     "random": 51.0,
-    "reducing": 5.0,
+    "reducing": 2.25,
     "address": 3.1,
-    "combined": 1.7,
+    "combined": 1.22,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
-_LOOPED: Final = {"welford": (7.9, 0.24), "online_softmax": (40.0, 8.4)}
+_LOOPED: Final = {"welford": (9.2, 0.2), "online_softmax": (43.0, 8.9)}
 #: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
-_CACHE_SHARE, _MEMORY_SHARE = 0.85, 1.11
+_CACHE_SHARE, _MEMORY_SHARE = 0.87, 1.14
 #: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
 #: does where there is more: what is read in turns throws out what comes next.
-_KEPT, _SUDDEN = 0.8, 8
+_KEPT, _SUDDEN = 0.8, 14
 #: Time of a byte written over that of one read.
-_WRITTEN: Final = 1.15
+_WRITTEN: Final = 1.18
 #: Part of the sectors beyond the distinct bytes that comes from beyond a multiprocessor.
-_SECTOR_SHARE: Final = 0.046
+_SECTOR_SHARE: Final = 0.049
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
-_TOUCHED_SHARE: Final = 0.7
+_TOUCHED_SHARE: Final = 0.71
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
 #: shares of the device's bandwidths that a single multiprocessor can draw.
-_GATHER_GAIN: Final = 4.3
-_DRAWS: Final = 1.0
+_GATHER_GAIN: Final = 4.8
+_DRAWS: Final = 0.97
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
-_EXPONENTIAL_SHARE: Final = 0.36
+_EXPONENTIAL_SHARE: Final = 0.42
 #: Cache lines that a multiprocessor looks up in a microsecond.
-_WAVEFRONTS_US: Final = 1300.0
+_WAVEFRONTS_US: Final = 1270.0
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
-_NORM, _WAITING_NORM = 1.34, 1.77
-#: Microseconds until what a wave of blocks loads has arrived; what the next turn of a loop waits
-#: for, and more for each doubling of what is read beyond a megabyte, where the end of rows is
-#: masked, and for each operation of a thread.
-_WAVE_US, _TURN_US, _FAR_US = 0.0048, 0.186, 0.025
-_MASKED_US, _OPERATION_US = 0.003, 0.0027
+_NORM, _WAITING_NORM = 1.44, 1.53
+#: Microseconds from one block of a multiprocessor to the next: no more are begun, however little
+#: each of them does.
+_BLOCK_US: Final = 0.068
+#: Microseconds until what a wave of blocks loads has arrived, and where it is reduced, which all of
+#: a block's threads wait for; what the next turn of a loop waits for, and more for each doubling of
+#: what is read beyond a megabyte, where the end of rows is masked, and for each operation of a
+#: thread.
+_WAVE_US, _REDUCED_WAVE_US = 0.0035, 0.325
+_TURN_US, _FAR_US = 0.167, 0.031
+_MASKED_US, _OPERATION_US = 0.0024, 0.0015
 #: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it, and
 #: the most operations of a thread in one.
 _UNROLLED, _SHORT = 3.7, 9.0
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.025, 0.041
+_STEP_US, _WELFORD_STEP_US = 0.0061, 0.024
 #: An atomic update, and one of an element that others update too.
-_UPDATE_US, _HIT_US = 1.6e-6, 0.017
+_UPDATE_US, _HIT_US = 1.66e-6, 0.0175
 #: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
-_HALF_US: Final = 1.85e-5
+_HALF_US: Final = 2.0e-5
 
 
 def cuda_parts(
@@ -99,7 +104,8 @@ def cuda_parts(
     moved += amount("random_bytes") / (rate("device_gather") * _GATHER_GAIN)
     lines = amount("wavefronts") / (spread * _WAVEFRONTS_US * filled)
     memory = np.maximum(moved, sectors * _TOUCHED_SHARE / cache) / drawn
-    memory = np.maximum(memory, lines)
+    begun = np.where(finished, 0.0, amount("programs") * _BLOCK_US / spread)
+    memory = np.maximum(np.maximum(memory, lines), begun)
 
     additions = rate("device_flops") / 2.0
     work = sum((each * amount(name) for name, each in _ADDITIONS.items()), np.zeros(n))
@@ -139,7 +145,8 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
     turn = np.where(short, turn / _UNROLLED, turn) + _MASKED_US * (1.0 - even)
     turn += _OPERATION_US * operations
     # In a loop a block waits for what it loads before it goes on.
-    waiting = _WAVE_US * waves + np.maximum(amount("rounds") - waves, 0.0) * turn
+    wave = np.where(amount("reductions") > 0, _REDUCED_WAVE_US, _WAVE_US)
+    waiting = wave * waves + np.maximum(amount("rounds") - waves, 0.0) * turn
     means = (amount("welford") > 0) & (amount("persistent") == 0)
     result: FloatArray = waiting + amount("combining") * np.where(means, _WELFORD_STEP_US, _STEP_US)
     return result

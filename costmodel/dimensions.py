@@ -104,10 +104,21 @@ def _common(shapes: Sequence[Shape], rows: int, length: int) -> tuple[int, ...]:
     return (rows,)
 
 
+class Dimensions(NamedTuple):
+    """The dimensions of a kernel."""
+
+    #: Outside the reduction, the inner first.
+    extents: tuple[int, ...]
+    #: How much memory lies along each of these, and along the reduction behind them.
+    shares: tuple[float, ...]
+    #: Whether memory lies along the reduction.
+    inner: bool
+
+
 def dimensions_of(
     rows: int, length: int, movers: Sequence[Mover], shapes: Sequence[Shape]
-) -> tuple[tuple[int, ...], bool]:
-    """Dimensions outside the reduction, the inner first; whether memory lies along the reduction.
+) -> Dimensions:
+    """The dimensions of a kernel of ``rows`` results that reduces ``length`` values to each.
 
     They are split where accesses lie along an outer loop, as far as that pays by Inductor's score.
     """
@@ -140,20 +151,24 @@ def dimensions_of(
     splits: list[tuple[int, ...]] = [(), *((s,) for s in outer)]
     if length == 1:
         splits += combinations(outer, 2)
-    if len(splits) == 1:
-        return (rows,), inner
+
+    def shares(split: tuple[int, ...]) -> list[float]:
+        ends = pairwise((1, *split, rows))
+        return [at.get(low, 0.0) * min(high // low, 8) / 8 for low, high in ends]
 
     def score(split: tuple[int, ...]) -> float:
-        ends = (1, *split, rows)
-        total = along if length > 1 else 0.0
+        total = sum(shares(split)) + (along if length > 1 else 0.0)
         factor = 1.0 if length == 1 else _penalty(length)
-        for low, high in pairwise(ends):
-            total += at.get(low, 0.0) * min(high // low, 8) / 8
+        for low, high in pairwise((1, *split, rows)):
             factor *= _penalty(high // low)
         return (total + 0.05 * far) / factor
 
-    ends = (1, *max(splits, key=score), rows)
-    return tuple(high // low for low, high in pairwise(ends)), inner
+    best = max(splits, key=score) if len(splits) > 1 else ()
+    return Dimensions(
+        extents=tuple(high // low for low, high in pairwise((1, *best, rows))),
+        shares=(*shares(best), along * min(length, 8) / 8),
+        inner=inner,
+    )
 
 
 def _penalty(size: int) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 import numpy as np
 
 from fusewise.costmodel.atomics import updates_counted
+from fusewise.costmodel.blocks import WARP
 from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import (
@@ -38,7 +39,7 @@ from fusewise.costmodel.partials import (
     node_extremes,
     node_sums,
 )
-from fusewise.costmodel.tiles import WARP, holds_rows, tile_of
+from fusewise.costmodel.tiles import holds_rows, tile_of
 from fusewise.costmodel.touches import DISTINCT, MET
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.problem import Problem
@@ -247,6 +248,8 @@ class Featurizer:
             weight -= _VALUES[str(self._kinds[i][0])] - 1
         steps_each = math.log2(tile.row_threads) if tile.row_threads > 1 else 0.0
         met_rows = reductions[0][0] if reductions else 0
+        # Loops of one turn are none: what a later one waits for lies beside it.
+        again = 1 if tile.turns == 1 or tile.persistent else met.columns[_PASSES]
         return (
             tile.programs,
             tile.turns,
@@ -261,7 +264,7 @@ class Featurizer:
             tile.even,
             tile.tuned,
             tile.waves,
-            tile.waves * tile.turns * (1 if tile.persistent else met.columns[_PASSES]),
+            tile.waves * tile.turns * again,
             tile.sectors * SECTOR_BYTES,
             tile.issued,
             tile.wavefronts,

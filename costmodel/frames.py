@@ -6,11 +6,12 @@ Knows nothing of blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from fusewise.costmodel.dimensions import Mover, Shape
 from fusewise.costmodel.layout import Layout, layout_of, merged_loops, turned
-from fusewise.costmodel.meeting import Met
+from fusewise.costmodel.meeting import Met, Moving
 from fusewise.schedule.problem import Node
 
 _Key = tuple[str, str]
@@ -41,7 +42,11 @@ class Frames:
     def turns(self, i: int, main: int) -> tuple[int, ...]:
         """The order in which node ``i`` has the loops of ``main``; empty where it needs none."""
         left = list(self._loops[i])
-        if self._outer[i] != len(left) or sorted(left) != sorted(self._loops[main]):
+        if sorted(left) != sorted(self._loops[main]):
+            return ()
+        reduced = math.prod(left[self._outer[i] :])
+        if reduced > 1 and reduced != math.prod(self._loops[main][: self._outer[main]]):
+            # Of reductions only those of the other's results go along with it.
             return ()
         order = []
         for extent in self._loops[main]:
@@ -63,16 +68,31 @@ class Frames:
             found = self._known[i, order] = shape, layouts
         return found
 
+    def _along_rows(
+        self, ids: Sequence[int], main: int, moving: Sequence[Moving]
+    ) -> set[tuple[int, str]]:
+        """Reads of reductions across the rows of a kernel that goes along them, by node and buffer.
+
+        Where both ways are taken at once what is read for one way serves the other.
+        """
+        length = self._nodes[main].rnumel
+        across = {i for i in ids if self._nodes[i].rnumel not in (1, length)}
+        if not across:
+            return set()
+        along = {key[0] for i, key, _, written, _ in moving if i not in across and not written}
+        return {(i, key[0]) for i, key, _, _, _ in moving if i in across and key[0] in along}
+
     def kernel(self, ids: Sequence[int], met: Met) -> tuple[list[Shape], list[Mover], bool]:
         """Loops of the nodes ``ids`` of a group, its accesses, and whether a node beside a
         reduction goes through memory in steps."""
         main, crossed, moving = met.main, met.crossed, met.moving
         frames = {i: self.frame(i, self.turns(i, main) if i in crossed else ()) for i in ids}
         movers = []
+        beside = self._along_rows(ids, main, moving)
         first: dict[tuple[object, ...], int] = {}
         for i, key, size, written, again in moving:
             layout = frames[i][1].get(key)
-            if layout is not None:
+            if layout is not None and (written or (i, key[0]) not in beside):
                 node = self._nodes[i]
                 # What lies beside what the same block has just read is in its cache.
                 place = (key[0], layout.steps, layout.loops, written)
@@ -80,6 +100,9 @@ class Frames:
                 if again_at is None:
                     first[place] = layout.origin
                     near = False
+                elif again_at == layout.origin and not again and not layout.looked_up:
+                    # The same under another name.
+                    continue
                 elif layout.looked_up:
                     # One neighbour of what an interpolation looks up after the other.
                     near = not layout.anywhere

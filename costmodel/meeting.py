@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.lookups import follows_loops
 from fusewise.costmodel.loops import loops_in
+from fusewise.costmodel.partials import largest_read
 from fusewise.costmodel.touches import AT, MET, NOT_SUMMED, Touches, moving_reads
 from fusewise.schedule.problem import Node, Problem
 
@@ -101,6 +102,11 @@ class Meeting:
         ]
         self._inner = [_inner_sizes(node) for node in nodes]
         self._is_reduction = [node.kind == "reduction" for node in nodes]
+        # One along rows leads one across them.
+        self._leads = [
+            (reduces, reduces and not largest_read(node).across)
+            for node, reduces in zip(nodes, self._is_reduction, strict=True)
+        ]
         self._producers = self._dataflow(nodes)
 
     def columns(self, ids: Sequence[int], loops: Mapping[int, int] | None = None) -> Met:
@@ -160,14 +166,15 @@ class Meeting:
     def _crossed(self, ids: Sequence[int]) -> tuple[int, Collection[int]]:
         """The group's main node, and the nodes whose loops are turned round to share its own.
 
-        The main node is the largest reduction, or else the last of the largest nodes: the compiler
-        turns what comes first (``shared_data_after_reordering_loop``). What lies along the
-        innermost loop of a node that is turned round lies across the kernel's.
+        The main node is the largest reduction, of several the one along rows, or else the last of
+        the largest nodes: the compiler turns what comes first
+        (``shared_data_after_reordering_loop``). What lies along the innermost loop of a node that
+        is turned round lies across the kernel's.
         """
         if len(ids) == 1:
             return ids[0], ()
         size = {i: math.prod(self._shapes[i]) for i in ids}
-        main = max(ids, key=lambda i: (self._is_reduction[i], size[i], i))
+        main = max(ids, key=lambda i: (self._leads[i][0], size[i], self._leads[i][1], i))
         return main, {i for i in ids if size[i] == size[main] and self._turned(i, main)}
 
     def _turned(self, i: int, main: int) -> bool:

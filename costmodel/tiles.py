@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.blocks import (
+    WARP,
     Block,
     Hint,
     held_blocks,
@@ -25,10 +26,12 @@ from fusewise.costmodel.layout import Layout, Section, moved
 
 #: Longest row that is held whole.
 _HELD: Final = {"inner": 1024, "outer_tiny": 64, "outer": 64, "default": 64}
+#: Lengths of rows of which loops may take a whole one in a turn, accesses that such a kernel has
+#: at the most, and what it moves less at the least.
+_LONG: Final = (2048, 32768)
+_FEW_MOVERS, _SAVED = 10, 1.3
 #: Sectors that a cache looks up at once.
 _LINE_SECTORS: Final = 4
-#: Threads of a warp.
-WARP: Final = 32
 #: Warps, blocks and registers that a multiprocessor has room for.
 _WARPS, _BLOCKS, _REGISTERS = 64, 32, 65536
 #: Accesses that decide which block is the fastest.
@@ -96,7 +99,7 @@ def tile_of(
     length = reductions[0][1] if reductions else 1
     if reductions:
         rows = reductions[0][0]
-    extents, inner = dimensions_of(rows, length, movers, shapes)
+    extents, shares, inner = dimensions_of(rows, length, movers, shapes)
     if not reductions:
         ends = sum(m.written for m in movers)
         blocks = pointwise_blocks(extents, square=len(movers) == 2 and ends == 1)  # noqa: PLR2004
@@ -109,14 +112,24 @@ def tile_of(
     along = inner or hint == "inner"
     if hint == "default" and inner and len(extents) == 1:
         hint = "inner"
-    blocks = (
-        held_blocks(extents, length, hint)
-        if persistent
-        else looped_blocks(extents, length, hint, loads + len(reductions))
-    )
+    if persistent:
+        blocks = held_blocks(extents, length, hint, shares)
+    else:
+        whole = len(extents) == 1 and along and _reads_rows_again(length, movers)
+        # What a later loop loads again counts again.
+        loaded = sum(not m.written for m in movers) + len(reductions)
+        blocks = looped_blocks(extents, length, hint, loaded, shares, whole=whole)
     return _fastest(
         blocks, extents, length, movers, cores, loads, persistent=persistent, inner=along
     )
+
+
+def _reads_rows_again(length: int, movers: Sequence[Mover]) -> bool:
+    """Whether holding rows would save enough reads (``inductor_meta_per_kernel``)."""
+    once = sum(m.bytes for m in movers if not m.again)
+    every = sum(m.bytes for m in movers)
+    few = sum(not m.again for m in movers) <= _FEW_MOVERS
+    return _LONG[0] < length <= _LONG[1] and few and every >= _SAVED * once
 
 
 def holds_rows(reductions: Sequence[tuple[int, int, Hint]]) -> bool:
@@ -208,7 +221,8 @@ def _tile(
         instructions *= times
         issued += instructions
         wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
-        if not m.near:
+        # A loop of one turn finds what an earlier one loaded beside it.
+        if not m.near and not (m.again and turns == 1):
             # Stores are not gathered: a sector that two of them touch is touched twice.
             sectors += instructions * asked if m.written else each * times
     return Tile(
@@ -266,8 +280,7 @@ def _row_threads(block: Block, inner: bool) -> float:
 
 
 def _waves(block: Block, programs: float, cores: int, loads: int) -> float:
-    each = block.elements / (block.warps * WARP)
-    registers = min(24 + each * min(loads, 8), 255)
+    registers = min(24 + block.each * min(loads, 8), 255)
     together = min(
         _BLOCKS, _WARPS // block.warps, int(_REGISTERS / (registers * WARP * block.warps))
     )

@@ -65,6 +65,43 @@ def test_rows_that_are_held(rows: int, length: int, hint: Hint, monkeypatch: obj
     assert set(found) == {block(c, power(length)) for c in expected}
 
 
+@pytest.mark.parametrize("rows", [200, 4096, 40000])
+@pytest.mark.parametrize("length", [3000, 12672, 32768])
+@pytest.mark.parametrize("hint", ["inner", "default"])
+def test_rows_that_are_read_again_may_be_taken_whole(rows: int, length: int, hint: Hint) -> None:
+    sizes = {"x": power(rows), "r0_": power(length)}
+    expected = heuristics._reduction_configs(
+        size_hints=sizes,
+        inductor_meta=meta(hint) | {"add_persistent_rblock": True},
+        triton_meta={"device": H200},
+    )
+    found = looped_blocks((rows,), length, hint, 3, whole=True)
+    assert set(found) == {block(c) for c in expected}
+
+
+@pytest.mark.parametrize("extents", [(784, 128), (16, 40000), (3, 5), (4096, 2048)])
+@pytest.mark.parametrize("length", [48, 100, 3000])
+@pytest.mark.parametrize("shares", [(9e6, 4e6, 0.0), (8.0, 4e5, 1e4), (9.0, 0, 7)])
+def test_two_dimensions_share_a_block(
+    extents: tuple[int, int], length: int, shares: tuple[float, float, float]
+) -> None:
+    across, outer = extents
+    sizes = {"y": power(outer), "x": power(across), "r0_": power(length)}
+    scores = {"y": shares[1], "x": shares[0], "r0_": shares[2]}
+    told = meta("default") | {"tiling_scores": scores}
+    expected = heuristics._reduction_configs(
+        size_hints=sizes, inductor_meta=told, triton_meta={"device": H200}
+    )
+    found = looped_blocks(extents, length, "default", 3, shares)
+    assert set(found) == {block(c) for c in expected}
+    if length <= 64:
+        expected = heuristics._persistent_reduction_configs(
+            sizes, hints.ReductionHint.DEFAULT, told, {"device": H200}
+        )
+        held = held_blocks(extents, length, "default", shares)
+        assert set(held) == {block(c, power(length)) for c in expected}
+
+
 @pytest.mark.parametrize(
     "extents", [(37,), (5000,), (1 << 24,), (64, 4096), (7, 90000), (64, 9, 99)]
 )

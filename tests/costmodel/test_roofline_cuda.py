@@ -61,7 +61,7 @@ def test_a_large_copy_takes_what_memory_takes() -> None:
         {"random_bytes": 256e6},
         {"transcendental": 1e9},
         {"address": 1e10},
-        {"combining": 1e4},
+        {"combining": 3e4},
         {"atomic_updates": 1e9},
         {"atomic_hits": 1e5},
         {"welford": 3e9},

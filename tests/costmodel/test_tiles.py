@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusewise.costmodel.blocks import Hint
+from fusewise.costmodel.blocks import WARP, Hint
 from fusewise.costmodel.dimensions import Mover, Shape
 from fusewise.costmodel.layout import layout_of
-from fusewise.costmodel.tiles import WARP, Tile, tile_of
+from fusewise.costmodel.tiles import Tile, tile_of
 from fusewise.schedule.problem import Access
 
 CORES = 132
@@ -79,6 +79,17 @@ def test_what_is_held_is_not_read_again() -> None:
 
     assert issued([read, again], "inner") == issued([read], "inner")
     assert issued([read, again], "outer") == 2 * issued([read], "outer")
+
+
+def test_what_one_turn_reads_again_lies_beside_it() -> None:
+    rows, length = 1024, 2000
+    read = mover(f"i0 : {rows * length}", (rows, length), rows * length)
+
+    def sectors(length: int, movers: list[Mover]) -> float:
+        shapes = [Shape((rows,), (length,))]
+        return tile_of(rows, [(rows, length, "inner")], movers, shapes, 2, CORES).sectors
+
+    assert sectors(length, [read, read._replace(again=True)]) == sectors(length, [read])
 
 
 def test_pointwise_kernels_have_no_reduction() -> None:
