@@ -139,6 +139,18 @@ def as_good(errors: Sequence[Sequence[float]], resolutions: Sequence[float]) -> 
     return [True, *(_excess(own, allowed) is None for own in errors[1:])]
 
 
+def outputs_off(
+    own: Sequence[float], default: Sequence[float], resolutions: Sequence[float]
+) -> list[int]:
+    """Outputs whose errors are more than what the default's allow; see :func:`judge`."""
+    allowed = _allowed(default, resolutions)
+    return [
+        output
+        for output, (error, most) in enumerate(zip(own, allowed, strict=True))
+        if math.isfinite(most) and not error <= most
+    ]
+
+
 def _allowed(default: Sequence[float], resolutions: Sequence[float]) -> list[float]:
     return [2 * error + grain for error, grain in zip(default, resolutions, strict=True)]
 

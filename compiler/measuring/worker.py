@@ -37,6 +37,7 @@ from fusewise.compiler.measuring.device import (
     release,
     synchronize,
 )
+from fusewise.compiler.measuring.draws import judge_few
 from fusewise.compiler.measuring.heap import keep_freed, worse_of_both
 from fusewise.compiler.measuring.inputs import build
 from fusewise.compiler.measuring.job import (
@@ -78,6 +79,8 @@ _MOST_KEPT_BYTES = 2 << 30
 _WORK_FOR_ALL = 1 << 20
 #: Part of the time for timing that what would win may have on top, under another heap.
 _AGAIN_SHARE = 0.5
+#: Part of it that may go into judging results of few elements more closely.
+_DRAWING_SHARE = 0.25
 #: Exit status of a process whose device can do nothing any more.
 _LOST = 3
 #: Seconds to wait for a device that others time on, and seconds between two looks.
@@ -189,6 +192,7 @@ class Worker:
         resolutions = [resolution(v) for v in default.outputs] if default else []
         if default is not None:
             judge(graph, loaded, results)
+            judge_few(graph, calls, loaded, results, _DRAWING_SHARE * budget.seconds)
             if graph.job.keep_values:
                 self._keep(graph, default.outputs)
             if budget.memory:
