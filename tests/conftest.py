@@ -11,12 +11,21 @@ from pathlib import Path
 import pytest
 
 _home = pytest.StashKey[Path]()
+#: Tells the processes of one run of the tests where they share profiles of devices.
+_DEVICES = "FUSEWISE_TEST_DEVICES"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the tests, and the processes they start, off the user's store and Inductor's cache."""
     home = Path(tempfile.mkdtemp(prefix="fusewise-tests-"))
     config.stash[_home] = home
+    devices = home / "store" / "devices"
+    if hasattr(config, "workerinput"):
+        devices.parent.mkdir()
+        devices.symlink_to(os.environ[_DEVICES])
+    else:
+        devices.mkdir(parents=True)
+        os.environ[_DEVICES] = str(devices)
     os.environ["FUSEWISE_HOME"] = str(home / "store")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
 
@@ -32,6 +41,21 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the folders of this session."""
     shutil.rmtree(config.stash[_home], ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def profiled() -> Path:
+    """The device profiles that all processes of a run share, with this machine's devices."""
+    import torch
+    from filelock import FileLock
+
+    from fusewise.costmodel.device import device_profile
+
+    folder = Path(os.environ[_DEVICES])
+    with FileLock(folder.with_name("devices.lock")):
+        for name in ("cpu", "cuda:0") if torch.cuda.is_available() else ("cpu",):
+            device_profile(torch.device(name), folder.parent)
+    return folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -68,9 +68,11 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose device profile is made once."""
-    return tmp_path_factory.mktemp("home")
+def home(tmp_path_factory: pytest.TempPathFactory, profiled: Path) -> Path:
+    """A folder for stores, with the devices known."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "devices").symlink_to(profiled)
+    return folder
 
 
 @pytest.fixture

@@ -63,9 +63,11 @@ def smaller():
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store beside which the profile of the device is made once."""
-    return tmp_path_factory.mktemp("plans") / "store.duckdb"
+def store(tmp_path_factory: pytest.TempPathFactory, profiled: Path) -> Path:
+    """A store beside which the devices are known."""
+    folder = tmp_path_factory.mktemp("plans")
+    (folder / "devices").symlink_to(profiled)
+    return folder / "store.duckdb"
 
 
 @pytest.fixture(scope="module")

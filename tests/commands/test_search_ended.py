@@ -81,8 +81,9 @@ def _wait_for_trials(process: subprocess.Popen[str], home: Path, wanted: int) ->
 
 
 @pytest.mark.slow
-def test_killed_and_resumed(invoke: Invoke, targets: Path, tmp_path: Path) -> None:
+def test_killed_and_resumed(invoke: Invoke, targets: Path, profiled: Path, tmp_path: Path) -> None:
     target = f"{targets}:inference"
+    (tmp_path / "devices").symlink_to(profiled)
     with _searching(target, tmp_path) as process:
         _wait_for_trials(process, tmp_path, 2)
         os.killpg(process.pid, signal.SIGKILL)
@@ -110,8 +111,9 @@ def test_killed_and_resumed(invoke: Invoke, targets: Path, tmp_path: Path) -> No
         assert len(store.rows("measurements")) > measured
 
 
-def test_an_interrupt_from_the_terminal(targets: Path, tmp_path: Path) -> None:
+def test_an_interrupt_from_the_terminal(targets: Path, profiled: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
+    (tmp_path / "devices").symlink_to(profiled)
     with _searching(f"{targets}:inference", tmp_path, "--out", str(plan)) as process:
         _wait_for_trials(process, tmp_path, 1)
         # A terminal sends it to all processes of the group.

@@ -81,8 +81,9 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def searched(invoke: Invoke, odd: Path, home: Path, tmp_path: Path) -> Callable[..., Any]:
+def searched(invoke: Invoke, odd: Path, profiled: Path, tmp_path: Path) -> Callable[..., Any]:
     """Search a program of ``odd``, and give what is told as JSON and the plan file."""
+    (tmp_path / "devices").symlink_to(profiled)
 
     def run(name: str, *more: object) -> tuple[dict[str, Any], Any]:
         plan = tmp_path / "plan.json"

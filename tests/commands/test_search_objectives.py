@@ -37,8 +37,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def searched(invoke: Invoke, target: str, tmp_path: Path) -> Callable[..., Any]:
+def searched(invoke: Invoke, target: str, profiled: Path, tmp_path: Path) -> Callable[..., Any]:
     """Search it, and give what is told as JSON and the plan file."""
+    (tmp_path / "devices").symlink_to(profiled)
 
     def run(*more: object) -> tuple[dict[str, Any], Any]:
         plan = tmp_path / "plan.json"

@@ -32,8 +32,6 @@ from fusewise.compiler.inductor.interceptors import Applier, LiveGraph, Program,
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.compiler.inductor.program import load_program
-from fusewise.costmodel.device import device_profile
-from fusewise.datasets.store import default_store_path
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Schedule
@@ -428,15 +426,6 @@ def in_fresh_process() -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
         return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
 
     return run
-
-
-@pytest.fixture(scope="session")
-def profiled() -> Path:
-    """The session's folder of device profiles, with the profiles of this machine's devices."""
-    home = default_store_path().parent
-    for name in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        device_profile(torch.device(name, 0) if name == "cuda" else torch.device(name), home)
-    return home / "devices"
 
 
 @pytest.fixture

@@ -56,9 +56,11 @@ def _sample(name: str) -> GraphSample:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store beside which the profile of the device is made once."""
-    return tmp_path_factory.mktemp("home") / "store.duckdb"
+def store(tmp_path_factory: pytest.TempPathFactory, profiled: Path) -> Path:
+    """A store beside which the devices are known."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "devices").symlink_to(profiled)
+    return folder / "store.duckdb"
 
 
 # What is said of each.

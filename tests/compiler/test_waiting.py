@@ -25,8 +25,8 @@ from fusewise.schedule.schedule import Choice, Schedule
 
 
 @pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    profile = device_profile(torch.device("cpu"), tmp_path_factory.mktemp("home"))
+def predictor(profiled: Path) -> Predictor:
+    profile = device_profile(torch.device("cpu"), profiled.parent)
     return Predictor(Roofline(profile), profile, {})
 
 

@@ -19,9 +19,11 @@ from fusewise.schedule.errors import MeasureError
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store beside which the profile of the device is made once."""
-    return tmp_path_factory.mktemp("home") / "store.duckdb"
+def store(tmp_path_factory: pytest.TempPathFactory, profiled: Path) -> Path:
+    """A store beside which the devices are known."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "devices").symlink_to(profiled)
+    return folder / "store.duckdb"
 
 
 def _call(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
