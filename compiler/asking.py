@@ -80,13 +80,15 @@ def worth_timing(
         return made
 
     tried = finish(default)
-    ordered = [*gaining[:1], *_by_experience(surveys, hopeful)[:1]]
-    # Block sizes, on a GPU: predictions say nothing of them, and they are most likely to pay.
-    ordered = [*tried[:1], *ordered] if predictor.profile.kind == "cuda" else [*ordered, *tried[:1]]
-    if gaining:
-        ordered += finish(gaining[0])[:1]
-    ordered += [*tried[1:], *hopeful]
-    distinct = {c.schedule: c for c in ordered}
+    both = finish(gaining[0])[:1] if gaining else []
+    ahead = [*gaining[:1], *_by_experience(surveys, hopeful)[:1]]
+    if predictor.profile.kind == "cuda":
+        # Block sizes: predictions say nothing of them, and they are most likely to pay.
+        ahead = [*tried[:1], *ahead, *both]
+    else:
+        # One of each kind, that first which is expected to save most: there may be time for one.
+        ahead = sorted([*ahead, *tried[:1], *both], key=lambda c: -saved[c.schedule])
+    distinct = {c.schedule: c for c in (*ahead, *tried[1:], *hopeful)}
     return Asked(tuple(distinct.values()), promise, len(listed) - len(hopeful), saved)
 
 

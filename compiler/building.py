@@ -7,14 +7,16 @@ Whatever goes wrong there is left to who loads the program. Loads nothing.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks
-from fusewise.compiler.inductor.cpp_batch import build_library
+from fusewise.compiler.inductor.cpp_batch import build_library, most_compilers
 from fusewise.compiler.inductor.interceptors import Program
+from fusewise.compiler.inductor.kernel_codes import kernel_codes
 from fusewise.compiler.inductor.triton_ahead import Pooled, pooled_kernels
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,9 @@ _pool: Final = ThreadPoolExecutor(1, thread_name_prefix="fusewise-building")
 _under_way: list[Building] = []
 #: Seconds that compiling a Triton kernel takes at the least, where nobody compiles it ahead.
 _KERNEL_S: Final = 0.4
+#: Of the time that the kernels of a program take to build together, what others do that have one
+#: kernel: reading headers, most of all.
+BUILD_AT_LEAST: Final = 0.6
 
 
 class Building:
@@ -37,9 +42,12 @@ class Building:
             timeout_s: seconds after which nothing is waited for any more.
         """
         self._timeout_s = timeout_s
+        #: C++ kernels of the program.
+        self._kernels = 0
         self._cpp: Future[float] | None = None
         self._triton: Pooled | None = None
         if device == "cpu":
+            self._kernels = len(kernel_codes(program.source))
             self._cpp = _pool.submit(_build, program, timeout_s)
         else:
             self._triton = pooled_kernels(program.source, program.settings)
@@ -50,6 +58,16 @@ class Building:
         if self._cpp is not None:
             return self._cpp.done()
         return self._triton is None or self._triton.done
+
+    def alone_s(self, took_s: float) -> float:
+        """Seconds that Inductor would take for the same, which compiles each C++ kernel by itself.
+
+        ``took_s``: those that it took here, where most is done once for all of them.
+        """
+        if self._cpp is None or not self._kernels:
+            return took_s
+        one_s = took_s * (BUILD_AT_LEAST + (1 - BUILD_AT_LEAST) / self._kernels)
+        return max(took_s, one_s * math.ceil(self._kernels / most_compilers()))
 
     def wait(self) -> float:
         """Wait until all is built, or not; the seconds that it took, not those that it waited."""

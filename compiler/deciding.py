@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fusewise.compiler.asking import Asked, worth_timing
-from fusewise.compiler.building import Building, compile_in_pool
+from fusewise.compiler.building import BUILD_AT_LEAST, Building, compile_in_pool
 from fusewise.compiler.choosing import settle
 from fusewise.compiler.contest import Generating, announce, generate_while, hold
 from fusewise.compiler.finishing import (
@@ -47,12 +47,9 @@ from fusewise.search.shortlist import shortlist
 #: Of a budget in seconds, what goes into timing at most where a program waits for its compile.
 _TIMING_SHARE = 1 / 12
 #: Of what is left without one, what goes into timing, and seconds of it at the least and the most.
-_TIMED_OF_LEFT, _LEAST_TIMING_S, _MOST_TIMING_S = 0.5, 0.3, 5.0
+_TIMED_OF_LEFT, _LEAST_TIMING_S, _MOST_TIMING_S = 0.3, 0.3, 3.0
 #: Shortlisted for each that is to be measured: half of all decisions give code seen before.
 _SPARE = 3
-#: Of the time that the own kernels take to build, what others do that have one kernel: reading
-#: headers, most of all.
-_BUILD_AT_LEAST = 0.6
 #: Seconds for loading a candidate and running it for the first time.
 _LOAD_S = 0.15
 #: Part of a graph's time that products with a vector promise where they are sums instead.
@@ -170,7 +167,7 @@ class Contest:
                 return True
             self._await_own_kernels()
             # Kernels of another one, if it has any, take their time once it is generated.
-            return self.purse.fits(needed + (self._own_kernels_s or 0.0) * _BUILD_AT_LEAST)
+            return self.purse.fits(needed + (self._own_kernels_s or 0.0) * BUILD_AT_LEAST)
 
         def made(program: Program) -> None:
             compile_in_pool(program, self.purse.kind)
@@ -209,16 +206,18 @@ class Contest:
 
     def _await_own_kernels(self) -> None:
         if self._own_kernels_s is None:
-            self._own_kernels_s = 0.0 if self.building is None else self.building.wait()
-            self.purse.own(self._own_kernels_s)
+            self._own_kernels_s = 0.0
+            if self.building is not None:
+                self._own_kernels_s = self.building.wait()
+                self.purse.own(self.building.alone_s(self._own_kernels_s))
 
     def _affordable(self, made: Sequence[_Entry]) -> list[_Entry]:
         """Those of the candidates whose kernels can be built, loaded and timed in what is left."""
         if self.purse.given:
             return list(made)
         own = kernel_codes(self.program.source)
-        each = (self._own_kernels_s or 0.0) * (1 - _BUILD_AT_LEAST) / max(1, len(own))
-        first = (self._own_kernels_s or 0.0) * _BUILD_AT_LEAST
+        each = (self._own_kernels_s or 0.0) * (1 - BUILD_AT_LEAST) / max(1, len(own))
+        first = (self._own_kernels_s or 0.0) * BUILD_AT_LEAST
         if self.purse.kind != "cpu":
             # They have been on their way since their code was there.
             first = 0.0

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 #: Of Inductor's own time, what everything else may take where nothing is promised, what more for
-#: each part of the graph's time that is (a twentieth of it adds 0.4), and the most.
-SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 8.0, 4.0
+#: each part of the graph's time that is (a tenth of it adds a half), and the most.
+SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.9, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
-#: (less where less is), by kind of device: a process has to start, and to make a GPU its own,
-#: however small the program is. On an H200 that alone took ten: with twelve of them programs waited
-#: and nothing was measured.
-LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 24.0}, 0.1
+#: (less where less is), however small the program is; and beside these, by kind of device as well,
+#: those that a measuring process takes to start. On an H200 that was ten: with twelve for everything
+#: programs waited, and nothing was measured.
+LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 15.0}, 0.1
+START_S = {"cpu": 0.0, "cuda": 8.0}
+#: A promise below this starts nothing.
+_NOTHING = 0.01
 #: Of these, and of what tracing leaves, what a forward graph may take whose backward is still to
 #: come, and mostly runs longer.
 FORWARD_PART = 0.4
@@ -110,6 +113,8 @@ class GraphSpending:
         # What was not spent on the program's graphs before is this one's, and no debt of theirs.
         spared = max(0.0, part * SHARE * self.program.own_s - self.program.extra_s)
         least = part * LEAST_S[self.kind] * min(1.0, self.promise / PROMISE)
+        if self.promise >= _NOTHING:
+            least += START_S[self.kind]
         return max(share * self.own_s + spared, least - self.program.extra_s)
 
     @property

@@ -47,6 +47,11 @@ _MOST_TOGETHER = 64
 _LEAST_TOGETHER = 4
 
 
+def most_compilers() -> int:
+    """Compilers that Inductor runs side by side at most."""
+    return get_compile_threads()
+
+
 def build_library(
     programs: Sequence[tuple[str, Mapping[str, Any]]],
     *,
@@ -98,7 +103,7 @@ def _build_all(
                 groups.setdefault(group, (settings, {}))[1][kernel.key] = kernel
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
-    processes = processes or get_compile_threads()
+    processes = processes or most_compilers()
     with ThreadPoolExecutor(processes) as pool:
         futures: list[Future[bool]] = []
         for settings, kernels in groups.values():
