@@ -45,12 +45,15 @@ demo: toolchain $(READY)  ## collect, train and compile two models on this CPU; 
 	FUSEWISE_HOME="$(CURDIR)/.demo" TORCHINDUCTOR_CACHE_DIR="$(CURDIR)/.demo/inductor" \
 	    $(RUN) -m fusewise.commands.demo
 
-# One process: most of the time goes into C++ compilers, which run in parallel already.
+# A file's tests share what they compile, so they stay together. Files go in their order: by number
+# of tests, those with few that take a minute each would come last, and the other cores would wait.
+SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 test: toolchain $(READY)  ## all tests that this machine can run
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(RUN) -m pytest $(SHARED) $(ARGS)
 
 slow-test: toolchain $(READY)  ## the tests that `test` leaves out since they take long
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile -m slow $(ARGS)
+	$(RUN) -m pytest $(SHARED) -m slow $(ARGS)
 
 gpu-test: toolchain $(READY)  ## the tests that need an NVIDIA GPU
 	@$(RUN) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
