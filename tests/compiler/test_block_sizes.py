@@ -98,6 +98,36 @@ def triton_per(in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr):
     )
 
 
+def looped(rows: int = 4096, length: int = 65536) -> str:
+    """A kernel that goes through its rows in pieces."""
+    meta = _META.format(reductions=1, name="triton_red")
+    return (
+        _IMPORTS
+        + f"""
+@triton_heuristics.reduction(
+    size_hints={{'x': {rows}, 'r0_': {length}}}, reduction_hint=ReductionHint.INNER,
+    filename=__file__,
+    triton_meta={{'signature': {{'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32',
+        'r0_numel': 'i32', 'XBLOCK': 'constexpr', 'R0_BLOCK': 'constexpr'}}, 'device': GPU,
+        'constants': {{}}, 'configs': [{{(0,): [['tt.divisibility', 16]]}}]}},
+    inductor_meta={{'grid_type': 'Grid1D', {meta}}},
+)
+@triton.jit
+def triton_red(
+    in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr
+):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]
+    r0_base = tl.arange(0, R0_BLOCK)[None, :]
+    xmask = xindex < xnumel
+    total = tl.full([XBLOCK, R0_BLOCK], 0, tl.float32)
+    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):
+        r0_index = r0_offset + r0_base
+        total += tl.load(in_ptr0 + (r0_index + {length} * xindex), xmask, other=0.0)
+    tl.store(out_ptr0 + (xindex), tl.sum(total, 1)[:, None], xmask)
+"""
+    )
+
+
 @pytest.fixture
 def no_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Triton compiles for a device that is not there; where its cache is."""
@@ -154,6 +184,24 @@ def test_a_block_that_holds_rows_is_no_larger_than_its_threads_can_hold(
     # What Inductor starts from where it is to try several is tried, too.
     several = load_kernel(written(with_several(persistent())), "triton_per").configs
     assert {BlockSizes.of(config) for config in several} <= set(found)
+
+
+def test_each_size_of_a_kernel_that_loops_is_changed_first_by_itself(
+    written: Callable[[str], str],
+) -> None:
+    kernel, found = worth_trying(written, looped(), "triton_red", 32)
+    (own,) = (BlockSizes.of(config) for config in kernel.configs)
+    assert found[0] == own and len(found) == 32
+    changed = [
+        [n for (n, a), (_, b) in zip(own.constants, one.constants, strict=True) if a != b]
+        + ["warps"] * (one.warps != own.warps)
+        for one in found[1:]
+    ]
+    alone = [names for names in changed if len(names) == 1]
+    assert {names[0] for names in alone} == {"XBLOCK", "R0_BLOCK", "warps"}
+    first = [len(names) for names in changed].index(2)
+    assert len(changed[:first]) >= 4
+    assert all(1 <= held(sizes) <= 64 for sizes in found[1:first])
 
 
 def test_what_is_compiled_ahead_is_found_by_who_loads_the_kernel(
