@@ -17,6 +17,7 @@ import msgspec
 
 from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.plan_cost import GroupCost
+from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.schedule.kernel_choices import COMBO
 from fusewise.schedule.problem import Problem, group_signature
 from fusewise.schedule.reductions import SPLIT
@@ -78,6 +79,8 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
     launch_share: float = LAUNCH_SHARE
     #: What the cautions rest on, by kind; empty where another model's are taken.
     records: dict[str, Record] = {}
+    #: How far whole plans lie from the sums over their groups; None where nothing is known of it.
+    plans: PlanMargins | None = None
 
     def asked(self, kinds: Iterable[GainKind]) -> float | None:
         """Half intervals for a schedule that is of all these kinds; None for never."""
@@ -95,7 +98,7 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
             kind: one if one is None or kind == "launches" else max(one, CAUTIONS[-1])
             for kind, one in self.caution.items()
         }
-        return msgspec.structs.replace(self, caution=caution, records={})
+        return msgspec.structs.replace(self, caution=caution, records={}, plans=None)
 
 
 def _never(**but: float) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN, FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction, Source
+from fusewise.costmodel.plan_margins import UNSURE, KnowsPlans
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
 from fusewise.schedule.errors import ModelError
 from fusewise.schedule.plan import Plan
@@ -40,13 +41,20 @@ class GroupCost:
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """Time of a plan, in microseconds: the sums over its groups."""
+    """Time of a plan, in microseconds: the sum over its groups."""
 
     us: float
-    #: Sums of the groups' 90 % interval ends. Errors of one model are alike from group to group,
-    #: so they are not taken to cancel.
+    #: Sums of the groups' 90 % interval ends, moved by what the model knows of whole plans. Errors
+    #: of one model are alike from group to group, so they are not taken to cancel.
     low_us: float
     high_us: float
+
+
+def is_unsure(costs: Iterable[GroupCost]) -> bool:
+    """Whether :data:`UNSURE` or more of a plan's time rests on the roofline alone."""
+    every = list(costs)
+    rough = sum(cost.us for cost in every if cost.source == "roofline")
+    return rough >= UNSURE * sum(cost.us for cost in every) > 0.0
 
 
 class PlanCost:
@@ -101,11 +109,12 @@ class PlanCost:
             PlanError: a group names a node that the problem does not have.
         """
         costs = self._costs(plan.groups)
-        return PlanPrediction(
-            sum(cost.us for cost in costs),
-            sum(cost.low_us for cost in costs),
-            sum(cost.high_us for cost in costs),
-        )
+        us = sum(cost.us for cost in costs)
+        ends = sum(cost.low_us for cost in costs), sum(cost.high_us for cost in costs)
+        margins = self.model.plans if isinstance(self.model, KnowsPlans) else None
+        if margins is not None:
+            ends = margins.ends(us, *ends, unsure=is_unsure(costs))
+        return PlanPrediction(us, *ends)
 
     def breakdown(self, plan: Plan) -> tuple[GroupCost, ...]:
         """What each group of the plan costs, in the plan's order of groups and nodes.

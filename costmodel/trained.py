@@ -18,6 +18,7 @@ from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.costmodel.gains import Gains
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
+from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
 from fusewise.schedule.errors import ModelError
 
@@ -54,6 +55,11 @@ class TrainedModel:
         if gains is not None:
             text += msgspec.json.encode(gains, order="deterministic")
         self.id = f"learned-{FEATURES_VERSION}-{hashlib.sha256(text).hexdigest()[:16]}"
+
+    @property
+    def plans(self) -> PlanMargins | None:
+        """How far whole plans lie from the sums over their groups, where that is known."""
+        return None if self.gains is None else self.gains.plans
 
     def renamed(self, name: str) -> TrainedModel:
         """The same model under another name; its ``id`` stays."""

@@ -157,6 +157,8 @@ def train(
         return adaptation.fit(fresh, chosen, by, leave_out)
 
     candidate = fit(fitted, labels, families)
+    gains = record_made(source, profile, fitted, labels, fit, families)
+    candidate.model_ = candidate.model_.with_gains(gains)
     progress(f"judging by {len(held)} kernels of graphs held out")
     judge = judge_of(source, held, profile)
     found = judge.evaluate(candidate.model_)
@@ -175,8 +177,6 @@ def train(
     if strange:
         trained_on = JudgedKernels(fitted, source.problems())
         unknown = out_of_range(trained_on, labels, estimator, progress)
-    gains = record_made(source, profile, fitted, labels, fit, families)
-    candidate.model_ = candidate.model_.with_gains(gains)
     final = take(samples, split.final)
     # Families that come back for the last fit may come from the base, too.
     out_for_good = set(families) - {str(family) for family in final.family}

@@ -7,14 +7,21 @@ predictions is :mod:`fusewise.training.foresight`'s.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
+
+import msgspec
+import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.gains import USUAL, Gains, gains_of
 from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.learned import LearnedCostModel, folds_of
+from fusewise.costmodel.plan_cost import PlanCost, is_unsure
+from fusewise.costmodel.plan_margins import PlanMargins, plan_margins
 from fusewise.datasets.samples import KernelSamples, ScheduleSample, ScheduleSamples
+from fusewise.schedule.errors import PlanError
+from fusewise.schedule.plan import check_plan
 from fusewise.training.foresight import (
     ENOUGH,
     Foresight,
@@ -67,7 +74,49 @@ def record_made(
         return None if label is None else models[label]
 
     extern_us = source.extern_times(profile.key)
-    return gains_from(tried_schedules(samples, profile, extern_us, model_of), profile.kind)
+    gains = gains_from(tried_schedules(samples, profile, extern_us, model_of), profile.kind)
+    plans = _margins(samples, profile, extern_us, model_of)
+    return msgspec.structs.replace(gains, plans=plans)
+
+
+def _margins(
+    samples: ScheduleSamples,
+    profile: DeviceProfile,
+    extern_us: Mapping[str, float],
+    model_of: Callable[[ScheduleSample], CostModel | None],
+) -> PlanMargins | None:
+    """Margins of whole plans, each predicted by the model that saw nothing of its family."""
+    costs: dict[str, PlanCost] = {}
+    rows: list[tuple[float, float, float, float, bool, str]] = []
+    for sample in samples:
+        plan, model = sample.schedule.plan, model_of(sample)
+        if plan is None or model is None or not samples.has_problem(sample):
+            continue
+        key = sample.problem_key
+        if key not in costs:
+            costs[key] = PlanCost(samples.problem(sample), profile, model, extern_us)
+        cost = costs[key]
+        try:
+            check_plan(cost.problem, plan)
+        except PlanError:
+            # Of another lowering of the graph: no fault of a model.
+            continue
+        found, groups = cost.plan(plan), cost.breakdown(plan)
+        label = sample.family or sample.graph_key
+        if found.us > 0.0:
+            ends = found.low_us, found.high_us
+            rows.append((sample.median_us, found.us, *ends, is_unsure(groups), label))
+    if not rows:
+        return None
+    measured, us, low_us, high_us, unsure, labels = zip(*rows, strict=True)
+    return plan_margins(
+        measured=np.array(measured),
+        us=np.array(us),
+        low_us=np.array(low_us),
+        high_us=np.array(high_us),
+        unsure=np.array(unsure, dtype=bool),
+        labels=np.array(labels, dtype=object),
+    )
 
 
 def foreseen(
