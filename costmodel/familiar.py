@@ -69,6 +69,12 @@ _KIND_MASK: Final = int(_BITS[: len(_KIND)].sum())
 _PATTERN_MASK: Final = int(_BITS[: len(_KIND) + len(_PATTERN)].sum())
 _EACH_MASK: Final = int(_BITS.sum()) - _PATTERN_MASK
 
+#: What tells one CPU of several from another, and the bits that its numbers are told in: what was
+#: learned of a pattern on one says little of the other.
+_PLACE: Final = [COLUMN["device_threads"], COLUMN["device_cores"]]
+_PLACE_BITS: Final = 12
+_IS_CUDA: Final = COLUMN["is_cuda"]
+
 #: What the size of a kernel is told by; the log of its roofline comes last.
 _SIZES: Final = [COLUMN["iterations"], COLUMN["distinct"]]
 #: Kernels, and families, that something must have been seen in to be known.
@@ -93,7 +99,7 @@ class Familiar(msgspec.Struct, frozen=True, eq=False):
     kinds: tuple[int, ...]
     smallest: tuple[tuple[float, ...], ...]
     largest: tuple[tuple[float, ...], ...]
-    #: Patterns that were seen often enough, ascending.
+    #: Patterns that were seen often enough, each with the CPU that it was seen on, ascending.
     patterns: tuple[int, ...]
     #: Questions that every kernel answered yes, and no.
     always: int
@@ -107,7 +113,7 @@ class Familiar(msgspec.Struct, frozen=True, eq=False):
         codes = signatures(features)
         within = (features >= np.array(self.lowest)) & (features <= np.array(self.highest))
         known: npt.NDArray[np.bool_] = np.asarray(within.all(axis=1))
-        known &= np.isin(codes & _PATTERN_MASK, np.array(self.patterns, dtype=np.int64))
+        known &= np.isin(_placed(codes, features), np.array(self.patterns, dtype=np.int64))
         known &= (codes & self.always) == self.always
         known &= (codes & self.never) == 0
         kinds = np.array(self.kinds, dtype=np.int64)
@@ -131,6 +137,14 @@ def signatures(features: FloatArray) -> Codes:
     """Code of what each kernel of ``features`` [n, F] does, shape [n]."""
     there = (features[:, _COLUMNS] > _ABOVE).astype(np.float64)
     return np.asarray(((there @ _ANSWERS) > 0.0) @ _BITS, dtype=np.int64)
+
+
+def _placed(codes: Codes, features: FloatArray) -> Codes:
+    """The patterns in ``codes`` [n], told apart by the CPU that each was met on; [n]."""
+    numbers = np.minimum(np.exp2(features[:, _PLACE]) - 1.0, (1 << _PLACE_BITS) - 1.0)
+    numbers = np.where(features[:, [_IS_CUDA]] > 0, 0.0, np.rint(numbers)).astype(np.int64)
+    place = (numbers[:, 0] << _PLACE_BITS) | numbers[:, 1]
+    return np.asarray((codes & _PATTERN_MASK) | (place << len(_QUESTIONS)), dtype=np.int64)
 
 
 def kinds_of(features: FloatArray) -> Codes:
@@ -164,8 +178,10 @@ def familiarise(
     seen: list[FloatArray] = []
     for fitted, held in folds:
         some = _learn(features[fitted], log_base[fitted], numbers[fitted], _LEAST_ROWS, margin)
-        codes, counts = np.unique(signatures(features[fitted]) & _PATTERN_MASK, return_counts=True)
-        mine = signatures(features[held]) & _PATTERN_MASK
+        codes, counts = np.unique(
+            _placed(signatures(features[fitted]), features[fitted]), return_counts=True
+        )
+        mine = _placed(signatures(features[held]), features[held])
         at = np.minimum(np.searchsorted(codes, mine), len(codes) - 1)
         support = np.where(codes[at] == mine, counts[at], 0.0)
         support[~some.covers(features[held], log_base[held])] = 0.0
@@ -195,7 +211,7 @@ def _learn(
         largest.append(tuple((sizes[rows].max(axis=0) + margin).tolist()))
     # Of one family or graph alone nothing else can be asked for.
     least_labels = min(_LEAST_LABELS, len(np.unique(labels)))
-    patterns = _often(codes & _PATTERN_MASK, labels, least, least_labels)
+    patterns = _often(_placed(codes, features), labels, least, least_labels)
     always = never = 0
     for bit in _BITS[len(_KIND) + len(_PATTERN) :].tolist():
         answers = set(_often(codes & bit, labels, _LEAST_ROWS, least_labels))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.learned import estimator_for
 from fusewise.costmodel.model_file import SUFFIX, read_model
 from fusewise.costmodel.registry import list_models
 from fusewise.costmodel.trained import TrainedModel
@@ -91,7 +91,8 @@ def base_of(
     Raises:
         ModelError: they are too few.
     """
-    estimator = LearnedCostModel(seed=seed).fit(samples.features, samples.median_us, labels)
+    estimator = estimator_for(profile.kind, seed=seed)
+    estimator.fit(samples.features, samples.median_us, labels)
     return Base(name, profile, estimator.model_, samples, labels, source.problems())
 
 

@@ -18,7 +18,7 @@ from sklearn.base import clone
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel
-from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel
+from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel, estimator_for
 from fusewise.costmodel.model_file import Manifest, SavedModel
 from fusewise.costmodel.registry import save_model
 from fusewise.costmodel.roofline import Roofline
@@ -131,18 +131,21 @@ def train(
     fitted, held = take(samples, split.train), take(samples, split.test)
     labels = split.labels[split.train]
     _check_enough(fitted, split, source)
-    estimator = LearnedCostModel(seed=seed)
+    estimator = estimator_for(profile.kind, seed=seed)
     tuned: Parameters = {}
     if tune_trials:
-        tuned = tune(fitted, labels, trials=tune_trials, seed=seed, progress=progress)
+        tuned = tune(
+            fitted,
+            labels,
+            trials=tune_trials,
+            seed=seed,
+            estimator=estimator,
+            progress=progress,
+        )
         estimator.set_params(**tuned)
     adaptation = None
     if base is not None:
-        if base != profile.key and base in source.measured_devices():
-            lender = open_device(base, source, seed=seed, progress=progress)
-        else:
-            lender = open_base(base, source.home, seed=seed, progress=progress)
-        adaptation = Adaptation(lender, profile, source.problems())
+        adaptation = _adaptation(base, source, profile, seed, progress)
     families = sorted({str(family) for family in held.family if family})
     companions = Companions(source, profile) if together else None
 
@@ -214,6 +217,17 @@ def train(
         path=str(path),
     )
     return Trained(report, judge, candidate.model_)
+
+
+def _adaptation(
+    base: str, source: Source, profile: DeviceProfile, seed: int, progress: Progress
+) -> Adaptation:
+    """From the device of ``source`` whose key ``base`` is, else from what it names."""
+    if base != profile.key and base in source.measured_devices():
+        lender = open_device(base, source, seed=seed, progress=progress)
+    else:
+        lender = open_base(base, source.home, seed=seed, progress=progress)
+    return Adaptation(lender, profile, source.problems())
 
 
 def judge_of(source: Source, held: KernelSamples, profile: DeviceProfile) -> Judge:

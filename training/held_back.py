@@ -18,7 +18,7 @@ from fusewise.costmodel.borrowed import BorrowedModel, distance
 from fusewise.costmodel.calibration import grouped_quantile
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel
-from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel
+from fusewise.costmodel.learned import MIN_ROWS, estimator_for
 from fusewise.costmodel.roofline import Roofline
 from fusewise.costmodel.trained import TrainedModel
 from fusewise.datasets.dataset import Dataset
@@ -128,7 +128,7 @@ def held_back_curve(
         split.labels[train],
         held,
         Roofline(profile),
-        estimator=LearnedCostModel(seed=seed),
+        estimator=estimator_for(profile.kind, seed=seed),
         adaptation=Adaptation(base, profile, source.problems()),
         progress=progress,
     )

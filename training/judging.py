@@ -13,7 +13,7 @@ import numpy as np
 from fusewise.costmodel.borrowed import BorrowedModel
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel
-from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.learned import estimator_for
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.splits import split_groups
 from fusewise.datasets.store import Store
@@ -67,7 +67,7 @@ def evaluate(
         rest = take(samples, ~test if split == "published split" else ~unseen)
         groups = np.array(split_groups(rest.family, rest.graph_key), dtype=np.object_)
         kernels = JudgedKernels(rest, source.problems())
-        unknown = out_of_range(kernels, groups, LearnedCostModel(), progress)
+        unknown = out_of_range(kernels, groups, estimator_for(profile.kind), progress)
     report = TrainingReport(
         device=profile.key,
         split=split,

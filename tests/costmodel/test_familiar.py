@@ -46,6 +46,19 @@ def test_what_was_never_seen_is_strange(kernels: MakeKernels, column: str, witho
     assert covers(familiar, some.features[~strange]).mean() > 0.95
 
 
+def test_what_was_seen_on_another_processor_alone_is_strange(kernels: MakeKernels) -> None:
+    some = kernels(1200, 1)
+    there = some.features[:, COLUMN["reductions"]] > 0.0
+    both = some.features.copy()
+    both[::2, COLUMN["device_threads"]] = np.log2(1.0 + 16.0)
+    other = both[:, COLUMN["device_threads"]] > np.log2(16.0)
+    # Reductions on the other processor only, all else on both.
+    kept = other | ~there
+    familiar = learned(both[kept], some.graph[kept])
+    assert not covers(familiar, both[~kept]).any()
+    assert covers(familiar, both[kept]).mean() > 0.95
+
+
 def test_families_not_seen_are_not_strange(kernels: MakeKernels):
     train, test = kernels(1500, 2), kernels(1500, 3)
     familiar = learned(train.features, train.graph)

@@ -90,3 +90,15 @@ def test_a_base_beside_companions_is_refused(store: Path) -> None:
     refused = train("--store", store, "--together", "--base", store)
     assert refused.exit_code == 2
     assert "leave one of them out" in refused.stderr
+
+
+def test_another_device_of_the_same_data_can_be_adapted(
+    store: Path, profile: DeviceProfile, other: DeviceProfile
+) -> None:
+    alone = json.loads(train("--store", store, "--device", profile.key).stdout)
+    adapted = json.loads(
+        train("--store", store, "--device", profile.key, "--base", other.key).stdout
+    )
+    assert (adapted["base"], adapted["device"]) == (other.key, profile.key)
+    assert adapted["n_kernels"] == alone["n_kernels"]
+    assert adapted["mape_5us"] < alone["mape_5us"]
