@@ -101,6 +101,31 @@ def test_interleave_goes_on_without_those_that_cannot_win_and_ends_with_the_last
     assert len(times[0]) == len(times[1]) < 400
 
 
+def test_interleave_races_where_only_the_fastest_is_wanted() -> None:
+    clock = Clock()
+    runs = [
+        clock.run(0, 10.0, 0.01),
+        clock.run(1, 5.0, 0.01),
+        clock.run(2, 9.0, 0.01),
+        clock.run(3, 5.2, 0.01),
+        clock.run(4, 1.0, 0.01),
+    ]
+    sound = [True, True, True, True, False]
+    times = interleave(
+        runs, budget_s=1e9, max_rounds=60, threshold=0.99, may_win=sound, clock=clock
+    )
+    rounds = [len(taken) for taken in times]
+    # Far behind the best is out at once, near to it once that is sure; what may not win is looked
+    # at once and beats nobody.
+    assert rounds[2] == 5 and rounds[4] == 1
+    assert rounds[0] == rounds[1] >= rounds[3] >= 12
+    # Whose times are all wanted gets them.
+    again = Clock()
+    runs = [again.run(0, 10.0, 0.01), again.run(1, 5.0, 0.01), again.run(2, 9.0, 0.01)]
+    every = interleave(runs, budget_s=1e9, max_rounds=60, threshold=0.99, clock=again)
+    assert len({len(taken) for taken in every}) == 1
+
+
 def test_interleave_refuses_times_that_are_none() -> None:
     with pytest.raises(MeasureError, match="run 1"):
         interleave([lambda: 1.0, lambda: math.nan], budget_s=1.0)
