@@ -102,7 +102,7 @@ def test_prediction_is_the_same_in_every_process(processes: Any) -> None:
     assert one["candidates"] == two["candidates"]
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)], ids=str)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=str)
 def test_cached_code_is_of_the_plan_that_was_asked_for(
     live: Any, device: str, order: tuple[int, ...]
 ) -> None:

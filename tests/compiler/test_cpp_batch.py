@@ -19,6 +19,7 @@ from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.cpp_kernels import cpp_kernels
 from fusewise.compiler.inductor.cpp_loading import prebuilt, repeater
 from fusewise.compiler.inductor.program import load_module, load_program
+from fusewise.compiler.inductor.toolchain import probed_vectors
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Schedule
 
@@ -187,10 +188,12 @@ def test_program_without_cpp_kernels_has_no_library(cache: Path) -> None:
 def child(code: str, *arguments: str) -> subprocess.Popen[bytes]:
     """A process that has the sources to build as ``sources``."""
     head = (
-        "import sys\nfrom fusewise.compiler.inductor import cpp_batch\n"
+        "import sys\nfrom fusewise.compiler.inductor import cpp_batch, toolchain\n"
+        "toolchain.trust_probes()\n"
         "sources = [(source, {}) for source in sys.argv[1:]]\n"
     )
-    return subprocess.Popen([sys.executable, "-c", head + code, *arguments], env=dict(os.environ))
+    environment = dict(os.environ) | probed_vectors()
+    return subprocess.Popen([sys.executable, "-c", head + code, *arguments], env=environment)
 
 
 def test_two_processes_build_the_same_at_once(cache: Path) -> None:
