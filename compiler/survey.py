@@ -191,6 +191,26 @@ def survey(
     return found[0]
 
 
+def search_plans(
+    live: LiveGraph, problem: Problem, cost: PlanCost, budget: Budget
+) -> tuple[Candidate, ...]:
+    """Search the plans of a graph that is held as Inductor lowers it by itself.
+
+    Args:
+        live: the graph.
+        problem: that was extracted of it; possible fusions need not be in it.
+        cost: of its plans.
+        budget: of the search.
+
+    Returns:
+        The best plans, the best predicted first, Inductor's own among them.
+    """
+    legality = InductorLegality(live)
+    asked = msgspec.structs.replace(problem, possible_fusions=legality.possible_fusions())
+    result = beam_search(asked, live.default_plan, legality, _Costs(cost), budget)
+    return _candidates((), cost, result, "default")
+
+
 def _candidates(
     choices: tuple[Choice, ...], cost: PlanCost, result: SearchResult, origin: str
 ) -> tuple[Candidate, ...]:

@@ -17,16 +17,17 @@ from fusewise.compiler.explaining.kernels import View
 from fusewise.compiler.explaining.report import ExplainedCandidate
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import GraphKey
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import Remembered, recall
 from fusewise.compiler.plan_files import planned_for
 from fusewise.compiler.reports import RulesReport
 from fusewise.compiler.ruled import compile_by_rules
 from fusewise.compiler.session import Session
-from fusewise.compiler.survey import Predictor, survey
+from fusewise.compiler.survey import Predictor, search_plans
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.schedule import Candidate, Schedule, problem_key
+from fusewise.schedule.schedule import Candidate, Schedule
 from fusewise.search.beam import Budget
 from fusewise.search.samples import summary
 
@@ -49,16 +50,18 @@ class Chosen:
 
 
 def find_chosen(
-    graph: GraphCompile, session: Session, predictor: Predictor, key: GraphKey, *, search: bool
-) -> Chosen:
-    """The chosen schedule of a graph: the plan file's, else the stored one, else Inductor's own.
+    graph: GraphCompile, session: Session, predictor: Predictor, key: GraphKey
+) -> Chosen | None:
+    """The chosen schedule of a graph: the plan file's, else the stored one, else what rules make.
 
     Args:
         graph: as it is compiled now.
         session: with store, plan file and rules.
         predictor: of the device.
         key: of the graph.
-        search: whether the plan that is predicted to be best stands in where there is no other.
+
+    Returns:
+        None where there is neither of them.
 
     Raises:
         PlanError: the plan file does not fit, or rules cannot be kept.
@@ -78,7 +81,7 @@ def find_chosen(
         if candidate.origin == "default":
             return Chosen("inductor", None, rules=report)
         return Chosen("rules", candidate.schedule, (candidate,), report)
-    return _predicted(graph, predictor, key) if search else Chosen("inductor", None)
+    return None
 
 
 def _stored(remembered: Remembered) -> Schedule | None:
@@ -86,11 +89,14 @@ def _stored(remembered: Remembered) -> Schedule | None:
     return None if chosen.origin == "default" else chosen.schedule
 
 
-def _predicted(graph: GraphCompile, predictor: Predictor, key: GraphKey) -> Chosen:
-    """The best plan of the graph as Inductor lowers it, by prediction; the clock plays no part."""
-    found = survey(
-        graph, predictor, key=problem_key(key.key, ()), kind=graph.kind, budget=Budget()
-    ).candidates
+def predict_chosen(live: LiveGraph, own: View) -> Chosen:
+    """The best plan of a graph by prediction; the clock plays no part.
+
+    Args:
+        live: the graph as Inductor lowers it.
+        own: Inductor's own plan of it.
+    """
+    found = search_plans(live, own.problem, own.cost, Budget())
     default = next(candidate for candidate in found if candidate.baseline)
     best = min(found, key=lambda candidate: candidate.predicted_us or 0.0)
     if (best.predicted_us or 0.0) >= (default.predicted_us or 0.0):

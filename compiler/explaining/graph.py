@@ -14,9 +14,11 @@ import msgspec
 
 from fusewise.compiler.contest import announce, graph_job, hold
 from fusewise.compiler.explaining.candidates import (
+    Chosen,
     completed,
     explained_candidates,
     find_chosen,
+    predict_chosen,
     time_candidates,
 )
 from fusewise.compiler.explaining.counterfactual import Question
@@ -30,6 +32,7 @@ from fusewise.compiler.explaining.report import (
     Why,
 )
 from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.fusion_trace import Tracing
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.origins import operations_within
@@ -108,37 +111,16 @@ class GraphExplainer:
 
     def explained(self) -> tuple[ExplainedGraph, ...]:
         """The graph explained, then those within it; Inductor lowers it several times for that."""
-        kind, looker = self._graph.kind, self._looker
+        kind = self._graph.kind
         self._told(f"{kind}: fusions")
-        choice = find_chosen(
-            self._graph, self._session, self._predictor, self._key, search=self._wish.predicted
-        )
-        origin, chosen = choice.origin, choice.schedule or Schedule()
-        choices = (*chosen.lowering, *chosen.codegen)
-        looked: list[Looked] = []
-
-        def look(live: LiveGraph) -> None:
-            default = looker.seen(live, Schedule(), "inductor")
-            plain = choice.schedule is None
-            same = None if choices else default if plain else looker.seen(live, chosen, origin)
-            looked.append(looker.look(live, default, same, self._session.options.rules))
-
-        self._graph.survey((), look)
-        passes = self._passes()
-        (own,) = looked
-        default, seen = own.default, own.chosen
-        if seen is None:
-            found: list[Seen] = []
-            self._graph.survey(
-                choices, lambda live: found.append(looker.seen(live, chosen, origin))
-            )
-            (seen,) = found
+        choice, own, seen = self._look()
+        passes, default = self._passes(), own.default
         self._told(f"{kind}: kernels")
-        within = InnerLooks(looker)
+        within = InnerLooks(self._looker)
         default_kernels = Kernels(self._graph, default.view, within.look)
         kernels = default_kernels
         if seen is not default:
-            kernels = Kernels(self._graph, seen.view, within.look_at_chosen(choices, origin))
+            kernels = Kernels(self._graph, seen.view, within.look_at_chosen(seen.view))
         timed = default_timed = None
         why = own.why
         candidates = completed(choice, default.view, seen.view)
@@ -173,6 +155,41 @@ class GraphExplainer:
             not_measured=not_measured,
         )
         return whole, *self._told_within(within, kernels, timed, default_kernels, default_timed)
+
+    def _look(self) -> tuple[Chosen, Looked, Seen]:
+        """The chosen schedule, what is told of Inductor's own nodes, and the chosen plan."""
+        known = find_chosen(self._graph, self._session, self._predictor, self._key)
+        tracing = Tracing()
+        looked: list[tuple[Chosen, Looked]] = []
+
+        def look(live: LiveGraph) -> None:
+            default = self._looker.seen(live, Schedule(), "inductor")
+            choice = known or Chosen("inductor", None)
+            if known is None and self._wish.predicted:
+                choice = predict_chosen(live, default.view)
+            same: Seen | None = default
+            if choice.schedule is not None:
+                own_choices = bool(choice.schedule.lowering or choice.schedule.codegen)
+                replanned = self._looker.replanned(default, choice.schedule, choice.origin)
+                same = None if own_choices else replanned
+            rules = self._session.options.rules
+            looked.append((choice, self._looker.look(live, tracing.trace, default, same, rules)))
+
+        self._graph.survey((), look, tracing.watch)
+        ((choice, own),) = looked
+        if own.chosen is not None:
+            return choice, own, own.chosen
+        assert choice.schedule is not None, "only a schedule has choices of its own"
+        return choice, own, self._seen_under(choice.schedule, choice.origin)
+
+    def _seen_under(self, schedule: Schedule, origin: str) -> Seen:
+        """The graph lowered under the choices of a schedule."""
+        found: list[Seen] = []
+        self._graph.survey(
+            (*schedule.lowering, *schedule.codegen),
+            lambda live: found.append(self._looker.seen(live, schedule, origin)),
+        )
+        return found[0]
 
     def _told_within(
         self,

@@ -6,13 +6,14 @@ is lowered holds within as well, so both lowerings are looked at. Generates noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from fusewise.compiler.explaining.kernels import View
 from fusewise.compiler.explaining.looking import Looked, Looker, Seen
 from fusewise.compiler.inductor.choices import schedule_of
+from fusewise.compiler.inductor.fusion_trace import FusionTrace
 from fusewise.compiler.inductor.interceptors import LiveGraph
-from fusewise.schedule.schedule import Choice, Schedule
+from fusewise.schedule.schedule import Schedule
 
 
 class InnerLooks:
@@ -25,20 +26,19 @@ class InnerLooks:
         #: Under the chosen schedule's own choices.
         self._seen: dict[str, Seen] = {}
 
-    def look(self, name: str, live: LiveGraph) -> None:
+    def look(self, name: str, live: LiveGraph, trace: FusionTrace) -> None:
         """Look at a graph as Inductor lowers it by itself."""
         default = self._looker.seen(live, Schedule(), "inductor")
-        self.looked[name] = self._looker.look(live, default, default)
+        self.looked[name] = self._looker.look(live, trace, default, default)
 
-    def look_at_chosen(
-        self, choices: Sequence[Choice], origin: str
-    ) -> Callable[[str, LiveGraph], None]:
+    def look_at_chosen(self, chosen: View) -> Callable[[str, LiveGraph, FusionTrace], None]:
         """What looks at a graph under the choices of the chosen schedule."""
+        choices = (*chosen.schedule.lowering, *chosen.schedule.codegen)
         schedule = schedule_of(choices, None)
 
-        def look(name: str, live: LiveGraph) -> None:
+        def look(name: str, live: LiveGraph, _: FusionTrace) -> None:
             if choices:
-                self._seen[name] = self._looker.seen(live, schedule, origin)
+                self._seen[name] = self._looker.seen(live, schedule, chosen.origin)
 
         return look
 

@@ -14,6 +14,7 @@ import numpy as np
 from fusewise.compiler.explaining.report import ExplainedGroup, ExplainedPlan
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.fusion_trace import FusionTrace
 from fusewise.compiler.inductor.inner_graphs import inner_graphs
 from fusewise.compiler.inductor.interceptors import LiveGraph, Program
 from fusewise.compiler.inductor.launches import Launch, generate_with_launches
@@ -70,7 +71,7 @@ class Kernels:
         self,
         graph: GraphCompile,
         view: View,
-        look_within: Callable[[str, LiveGraph], None] = lambda _name, _live: None,
+        look_within: Callable[[str, LiveGraph, FusionTrace], None] = lambda *_: None,
     ) -> None:
         """Generate the program.
 

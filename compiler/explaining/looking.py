@@ -6,6 +6,7 @@ times nothing.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,7 +27,7 @@ from fusewise.compiler.explaining.report import (
 )
 from fusewise.compiler.inductor.choices import schedule_of
 from fusewise.compiler.inductor.extract import extract_problem
-from fusewise.compiler.inductor.fusion_trace import FusionTrace, trace_fusion
+from fusewise.compiler.inductor.fusion_trace import FusionTrace
 from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.source_lines import source_lines
@@ -108,20 +109,33 @@ class Looker:
         )
         return Seen(view, _nodes(problem, lines), _edges(problem))
 
+    def replanned(self, seen: Seen, schedule: Schedule, origin: str) -> Seen:
+        """The same nodes by another plan, that of a schedule without choices."""
+        plan = schedule.plan or seen.view.plan
+        view = dataclasses.replace(
+            seen.view, origin=origin, schedule=schedule_of((), plan), plan=plan
+        )
+        return dataclasses.replace(seen, view=view)
+
     def look(
-        self, live: LiveGraph, default: Seen, chosen: Seen | None, rules: RuleSet | None = None
+        self,
+        live: LiveGraph,
+        trace: FusionTrace,
+        default: Seen,
+        chosen: Seen | None,
+        rules: RuleSet | None = None,
     ) -> Looked:
-        """Have Inductor fuse the graph once more, and look closely at the fusion that is asked for.
+        """What became of each pair, and closely the fusion that is asked for.
 
         Args:
             live: as Inductor lowers it by itself.
+            trace: how Inductor fused it.
             default: with Inductor's own plan.
             chosen: with the chosen one; None where the chosen schedule makes other nodes.
             rules: the user's, where they hold for it.
         """
         problem = default.view.problem
         rulings = None if rules is None else Rulings(problem, rules)
-        trace = trace_fusion(live)
         fusions = explain_fusions(
             trace,
             default.view.plan,

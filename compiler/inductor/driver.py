@@ -35,6 +35,7 @@ from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.interceptors import (
     Applier,
+    FusionWatch,
     GeneratedError,
     LiveGraph,
     Program,
@@ -164,14 +165,20 @@ class GraphCompile:
                 copy_graph(self.gm), self.example_inputs, **self.kwargs
             )
 
-    def survey(self, choices: Iterable[Choice], visit: Callable[[LiveGraph], None]) -> None:
+    def survey(
+        self,
+        choices: Iterable[Choice],
+        visit: Callable[[LiveGraph], None],
+        watch: FusionWatch | None = None,
+    ) -> None:
         """Lower the graph under ``choices`` and show it to ``visit`` before anything is fused.
 
-        No code is generated. Raises what ``visit`` raises, and Inductor's own errors.
+        What Inductor fuses to find its own plan goes on inside of ``watch``. No code is generated.
+        Raises what ``visit`` raises, and Inductor's own errors.
         """
         schedule = Schedule(lowering=tuple(choices))
         inlining = _inlining(schedule, record=True)
-        surveyor = Surveyor(visit, inlining)
+        surveyor = Surveyor(visit, inlining, watch)
         with suppress(SurveyedError):
             if not self._build_waiting(schedule, surveyor, inlining):
                 self._lower(schedule, surveyor, inlining)

@@ -1,15 +1,14 @@
 """Inductor's own fusion of a lowered graph, question by question.
 
-Runs ``Scheduler.fuse_nodes`` once more on the unfused graph and writes down each pair that it
-looks at in any round: what it asked, what it was told, how it scored the pair, what it fused. The
-graph is put back afterwards. Decides nothing, and makes nothing up: a pair that Inductor does not
-look at is not in here.
+Watches ``Scheduler.fuse_nodes`` and writes down each pair that it looks at in any round: what it
+asked, what it was told, how it scored the pair, what it fused. Decides nothing, and makes nothing
+up: a pair that Inductor does not look at is not in here.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,11 +17,9 @@ from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.hooks import intercept, listening
-from fusewise.compiler.inductor.interceptors import LiveGraph
+from fusewise.compiler.inductor.hooks import listening
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.compiler.inductor.refusals import Refusal, classify
-from fusewise.compiler.inductor.state import GraphState
 from fusewise.compiler.inductor.wordless import wordless_ground
 
 _Node = inductor_scheduler.BaseSchedulerNode
@@ -89,40 +86,30 @@ class FusionTrace:
     score_parts: tuple[str, ...] = ()
 
 
-def trace_fusion(live: LiveGraph) -> FusionTrace:
-    """Have Inductor fuse ``live`` and write down how; the graph is unfused again afterwards."""
-    state = GraphState(live.scheduler, live.nodes)
-    tracer = _Tracer(live)
-    try:
-        with intercept(_Stock()), listening(tracer.heard), tracer.watching():
-            live.scheduler.fuse_nodes(list(live.nodes))
-    finally:
-        state.restore()
-    return tracer.trace
+class Tracing:
+    """Writes down how Inductor fuses a graph, wherever that is being done."""
 
+    def __init__(self) -> None:
+        #: Of the last fusion that was watched.
+        self.trace = FusionTrace()
 
-class _Stock:
-    """Leaves everything to Inductor."""
-
-    def fuse(
-        self,
-        scheduler: inductor_scheduler.Scheduler,
-        nodes: list[_Node],
-        stock: Callable[[list[_Node]], list[_Node]],
-    ) -> list[_Node]:
-        del scheduler
-        return stock(nodes)
-
-    def module(self, graph: Any, source: str) -> None:
-        raise AssertionError(f"{graph.name} was fused once more, not generated: {len(source)}")
+    @contextmanager
+    def watch(
+        self, scheduler: inductor_scheduler.Scheduler, nodes: Sequence[_Node]
+    ) -> Iterator[None]:
+        """Watch the scheduler fuse its unfused ``nodes`` inside."""
+        tracer = _Tracer(scheduler, nodes)
+        self.trace = tracer.trace
+        with listening(tracer.heard), tracer.watching():
+            yield
 
 
 class _Tracer:
     """Stands between a scheduler and its own methods."""
 
-    def __init__(self, live: LiveGraph) -> None:
-        self._scheduler = live.scheduler
-        self._owner = owners(live.nodes)
+    def __init__(self, scheduler: inductor_scheduler.Scheduler, nodes: Sequence[_Node]) -> None:
+        self._scheduler = scheduler
+        self._owner = owners(nodes)
         self._round = 0
         self._searching = False
         #: Questions that are being answered, outermost first.
@@ -145,6 +132,8 @@ class _Tracer:
             "fuse_two_nodes": self._fuse_two_nodes,
         }
         self._stock = {name: getattr(scheduler, name) for name in stand_ins}
+        # Others may stand between as well, such as who records the plan.
+        before = {name: vars(scheduler)[name] for name in stand_ins if name in vars(scheduler)}
         # Attributes of the instance shadow the methods, so nested checks come through here as well.
         for name, stand_in in stand_ins.items():
             setattr(scheduler, name, stand_in)
@@ -153,6 +142,7 @@ class _Tracer:
         finally:
             for name in stand_ins:
                 delattr(scheduler, name)
+            vars(scheduler).update(before)
 
     def heard(self, first: str, second: str, text: str) -> None:
         """Inductor refuses a pair in these words."""

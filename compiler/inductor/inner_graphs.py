@@ -13,6 +13,7 @@ from typing import Any
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
 
+from fusewise.compiler.inductor.fusion_trace import FusionTrace, Tracing
 from fusewise.compiler.inductor.hooks import intercept_within
 from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.launches import Launch, follow
@@ -24,12 +25,13 @@ _Nodes = list[inductor_scheduler.BaseSchedulerNode]
 
 @contextmanager
 def inner_graphs(
-    visit: Callable[[str, LiveGraph], None],
+    visit: Callable[[str, LiveGraph, FusionTrace], None],
 ) -> Iterator[Mapping[str, Sequence[Launch]]]:
-    """Show ``visit`` each graph within the one that is generated in this context, with its name.
+    """Show ``visit`` each graph within the one that is generated in this context.
 
-    Gives the launches of each by its name, once the program is there. Names are those that begin
-    the names of the graph's nodes and buffers, in Inductor's log as well.
+    It gets the name, the graph and how Inductor fused it. Gives the launches of each by its name,
+    once the program is there. Names are those that begin the names of the graph's nodes and
+    buffers, in Inductor's log as well.
     """
     launches: dict[str, Sequence[Launch]] = {}
 
@@ -38,12 +40,16 @@ def inner_graphs(
     ) -> _Nodes:
         graph: Any = V.graph
         name = str(graph.name)
-        # Whoever looks may have Inductor fuse it once more.
-        with intercept_within(None):
-            unfused = GraphState(scheduler, nodes)
-            _, plan = record_plan(scheduler, nodes, stock)
-            unfused.restore()
-            visit(name, LiveGraph(scheduler, tuple(nodes), plan, ()))
+        tracing = Tracing()
+
+        def watched(unfused_nodes: _Nodes) -> _Nodes:
+            with tracing.watch(scheduler, unfused_nodes):
+                return stock(unfused_nodes)
+
+        unfused = GraphState(scheduler, nodes)
+        _, plan = record_plan(scheduler, nodes, watched)
+        unfused.restore()
+        visit(name, LiveGraph(scheduler, tuple(nodes), plan, ()), tracing.trace)
         owner = owners(nodes)
         fused = stock(nodes)
         launches[name] = follow(scheduler, fused, owner)

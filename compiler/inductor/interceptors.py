@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,12 @@ class LiveGraph:
     figures: Figures | None = None
 
 
+#: Watches Inductor's own fusion of the nodes of a scheduler.
+FusionWatch = Callable[
+    [inductor_scheduler.Scheduler, Sequence[_Node]], AbstractContextManager[None]
+]
+
+
 class SurveyedError(BaseException):
     """Ends a lowering at the moment of fusion.
 
@@ -89,8 +96,14 @@ class GeneratedError(BaseException):
 class Surveyor(Interceptor):
     """Read Inductor's own plan, show the unfused graph to ``visit``, and stop."""
 
-    def __init__(self, visit: Callable[[LiveGraph], None], inlining: Inlining) -> None:
+    def __init__(
+        self,
+        visit: Callable[[LiveGraph], None],
+        inlining: Inlining,
+        watch: FusionWatch | None = None,
+    ) -> None:
         self._visit = visit
+        self._watch = watch
         #: What was decided in the lowering.
         self.inlining = inlining
         self.visited = False
@@ -105,7 +118,13 @@ class Surveyor(Interceptor):
         check_split()
         decisions = tuple(_in_the_end(self.inlining.decisions))
         unfused = GraphState(scheduler, nodes)
-        _, default_plan = record_plan(scheduler, nodes, stock)
+        watch = self._watch or (lambda *_: nullcontext())
+
+        def watched(unfused_nodes: list[_Node]) -> list[_Node]:
+            with watch(scheduler, unfused_nodes):
+                return stock(unfused_nodes)
+
+        _, default_plan = record_plan(scheduler, nodes, watched)
         unfused.restore()
         self.visited = True
         figures = self.inlining.figures
