@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+# Its checks are to say what differs, as those of tests do.
+pytest.register_assert_rewrite("tests.compiler.captured")
 _home = pytest.StashKey[Path]()
 #: Tells the processes of one run of the tests where they share profiles of devices.
 _DEVICES = "FUSEWISE_TEST_DEVICES"

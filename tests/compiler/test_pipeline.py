@@ -124,7 +124,9 @@ def test_training_step_has_the_gradients_of_eager(
 
 
 def test_parameters_are_updated_in_place(compiled: Compile, live: Any, device: str) -> None:
-    program, reference = (live.adam_step(live.Make(device, torch.float32)) for _ in range(2))
+    program, reference = (
+        live.BY_NAME["adam_step"](live.Make(device, torch.float32)) for _ in range(2)
+    )
     step = compiled(program.function)
     for _ in range(2):
         step(*program.args)
