@@ -67,6 +67,8 @@ def survey_all(
     if gains is not None:
         whole = [choices for choices in whole if _may_be_taken(choices, gains)]
         offered = [one for one in offered if _may_be_taken(one.choices, gains)]
+    # What may take a tenth of the time comes first, and whatever the time.
+    whole.sort(key=lambda choices: not _is_wide(choices))
     if most is not None:
         whole, offered = few(whole, offered, most)
     looks.ahead([*whole, *(alternative.choices for alternative in offered)])
@@ -75,7 +77,7 @@ def survey_all(
     for choices in whole:
         alike = [s for s in others if _names(s.choices) == _names(choices)]
         if all(_matter(s, choices) for s in alike):
-            found = looks(choices)
+            found = looks(choices, anyway=_is_wide(choices))
             others += [] if found is None else [found]
     looks.share = 1.0
     together = None if most is None else 1
@@ -95,7 +97,11 @@ def _matter(surveyed: Survey, choices: Sequence[Choice]) -> bool:
 
 def _may_pay(choices: Sequence[Choice], profile: DeviceProfile) -> bool:
     """Whether a choice about the whole graph can be worth anything on the device at all."""
-    return not profile.multiplies_half_fast or all(choice.name != WIDE for choice in choices)
+    return not profile.multiplies_half_fast or not _is_wide(choices)
+
+
+def _is_wide(choices: Sequence[Choice]) -> bool:
+    return any(choice.name == WIDE for choice in choices)
 
 
 def _names(choices: Sequence[Choice]) -> set[str]:
@@ -159,9 +165,13 @@ class _Looks:
             raise found
         return found
 
-    def __call__(self, choices: tuple[Choice, ...]) -> Survey | None:
-        """The graph under other choices; None where time is up, or they are impossible or idle."""
-        if self._budget_s is not None and self._spent() > self.share * self._budget_s:
+    def __call__(self, choices: tuple[Choice, ...], *, anyway: bool = False) -> Survey | None:
+        """The graph under other choices; None where they are impossible or idle, or time is up.
+
+        ``anyway``: look at them even if it is.
+        """
+        late = self._budget_s is not None and self._spent() > self.share * self._budget_s
+        if late and not anyway:
             return None
         try:
             other = self._taken(choices)

@@ -23,16 +23,11 @@ import msgspec
 
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate
-from fusewise.search.interleave import ratios
+from fusewise.search.interleave import PLAIN, PLAIN_ROUNDS, ratios
 from fusewise.search.samples import Summary, summary
 
 #: By how much, relative, a candidate has to be faster.
 MARGIN: Final = 0.01
-#: Rounds too few for an interval are enough where each of them, so many at least, took less than
-#: this of the default's time. A burst of other work makes single rounds twice as slow; it does not
-#: meet the default in every round and the candidate in none.
-_PLAIN_ROUNDS: Final = 3
-_PLAIN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +168,7 @@ def _rule(
     figures = f"{ratio.median:.3f} of the default's time in {ratio.count} rounds"
     if not math.isfinite(ratio.high):
         slowest = max(ratios(times, default))
-        if ratio.count >= _PLAIN_ROUNDS and slowest < _PLAIN:
+        if ratio.count >= PLAIN_ROUNDS and slowest < PLAIN:
             return Ruling(True, f"{figures}, {slowest:.3f} in the slowest", ratio, True)
         return Ruling(False, f"{figures}, too few to tell from noise", ratio, True)
     interval = f"{level:.1%} interval {ratio.low:.3f} to {ratio.high:.3f}"

@@ -20,6 +20,11 @@ from fusewise.search.samples import summary
 _DROP_ROUNDS: Final = 5
 #: ...and its median ratio to the first is above this.
 _DROP_RATIO: Final = 1.3
+#: In so many rounds a run that takes less than this of the first's time in each is plainly faster.
+#: A burst of other work makes single rounds twice as slow; it does not meet the first in every
+#: round and the other in none.
+PLAIN_ROUNDS: Final = 3
+PLAIN: Final = 0.5
 #: Confidence at which a run is on one side of the threshold.
 _DECIDED: Final = 0.99
 
@@ -41,7 +46,8 @@ def interleave(
         runs: each call runs once and returns its time, in whatever unit, above 0. The first is
             the baseline that the others are compared with; it is never dropped.
         budget_s: wall-clock seconds after which no further round is begun; a round that would by
-            the length of the last not fit is not begun either. One round is always run.
+            the length of the last not fit is not begun either. One round is always run, and as many
+            as it takes to see that a run is plainly faster, with those runs alone that may be.
         min_rounds: rounds before the intervals may end it.
         max_rounds: rounds at most.
         target_interval: ends when for every run that is left half the 95 % interval of its ratio
@@ -80,8 +86,13 @@ def interleave(
         if may_win is not None:
             left = _race([i for i in left if i == 0 or may_win[i]], times, min_rounds)
         now = clock()
-        if done >= max_rounds or now + (now - round_began) - began > budget_s:
+        if done >= max_rounds:
             break
+        if now + (now - round_began) - began > budget_s:
+            left = [i for i in left if i == 0 or _may_be_plain(times[i], times[0])]
+            if done >= PLAIN_ROUNDS or len(left) == 1:
+                break
+            continue
         if len(runs) > len(left) == 1 and done >= min_rounds:
             break
         if done >= min_rounds and all(
@@ -137,6 +148,10 @@ def _timed(run: Callable[[], float], i: int) -> float:
             remedy="have the run return the time it took, above 0",
         )
     return value
+
+
+def _may_be_plain(times: Sequence[float], baseline: Sequence[float]) -> bool:
+    return max(ratios(times, baseline)) < PLAIN
 
 
 def _clearly_slower(times: Sequence[float], baseline: Sequence[float]) -> bool:

@@ -13,9 +13,12 @@ from torch.nn import functional
 import fusewise
 from fusewise.compiler import spending
 from fusewise.compiler.inductor.wide_products import half_products
+from fusewise.compiler.looking import survey_all
+from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import Roofline
+from fusewise.datasets.store import default_store_path
 from fusewise.schedule.schedule import Choice, Schedule
 
 CHOICE = Choice("wide_products", True)
@@ -55,6 +58,22 @@ def test_results_are_as_good_and_look_the_same(live: Any, dtype: torch.dtype) ->
         assert own.stride() == theirs.stride()
         error, allowed = ((v.double() - wanted).norm() for v in (own, theirs))
         assert error <= 2 * allowed + torch.finfo(dtype).eps * wanted.norm()
+
+
+def test_they_are_looked_at_whatever_the_time(live: Any) -> None:
+    (graph,) = live.capture(live.UserProgram(products, arguments(live.Make("cpu", torch.bfloat16))))
+    slow = msgspec.structs.replace(
+        device_profile(torch.device("cpu"), default_store_path().parent), half_gfs=1.0
+    )
+    predictor = Predictor(Roofline(slow), slow, {})
+    for budget_s in (0.0, None):
+        with graph.context():
+            surveys = survey_all(
+                graph.compile, predictor, key="k", kind="inference", budget_s=budget_s
+            )
+        assert surveys[1].choices == (CHOICE,)
+        if budget_s is not None:
+            assert len(surveys) == 2
 
 
 def test_gradients_too(live: Any) -> None:

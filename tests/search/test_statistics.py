@@ -126,6 +126,19 @@ def test_interleave_races_where_only_the_fastest_is_wanted() -> None:
     assert len({len(taken) for taken in every}) == 1
 
 
+def test_interleave_sees_what_is_plainly_faster_however_little_time_there_is() -> None:
+    clock = Clock()
+    runs = [clock.run(0, 10.0, 0.01), clock.run(1, 2.0, 0.01), clock.run(2, 9.0, 0.01)]
+    times = interleave(runs, budget_s=0.0, threshold=0.99, clock=clock)
+    assert [len(taken) for taken in times] == [3, 3, 1]
+    gate = judge(times, [[0.0]] * 3, resolutions=[0.0])
+    assert gate.chosen == 1
+    none = Clock()
+    runs = [none.run(0, 10.0, 0.01), none.run(1, 7.0, 0.01)]
+    times = interleave(runs, budget_s=0.0, threshold=0.99, clock=none)
+    assert [len(taken) for taken in times] == [1, 1]
+
+
 def test_interleave_refuses_times_that_are_none() -> None:
     with pytest.raises(MeasureError, match="run 1"):
         interleave([lambda: 1.0, lambda: math.nan], budget_s=1.0)
