@@ -60,8 +60,9 @@ def worth_timing(
         offers: see :data:`Offers`.
     """
     bounds = _bounds_of(default, listed, surveys, predictor)
-    hopeful = [c for c in listed if bounds[c.schedule].most >= MARGIN]
     own_us = default.predicted_us or 0.0
+    # What takes no time has nothing to gain.
+    hopeful = [c for c in listed if own_us and bounds[c.schedule].most >= MARGIN]
     gaining = [c for c in hopeful if (c.predicted_us or own_us) < own_us]
     saved = {c.schedule: own_us - (c.predicted_us or own_us) for c in hopeful}
     sure = max((bounds[c.schedule].sure for c in hopeful), default=0.0)

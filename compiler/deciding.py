@@ -96,7 +96,7 @@ class Contest:
         default = default_candidate(self.surveys)
         with report.phase("generate"):
             asked = self._asked(default)
-            if asked.candidates:
+            if self.purse.given and asked.candidates:
                 self._announce()
             made = generate_while(
                 self.graph, self.program, asked.candidates, self.options.top_k, self._generating()
@@ -170,6 +170,8 @@ class Contest:
             return self.purse.fits(needed + (self._own_kernels_s or 0.0) * BUILD_AT_LEAST)
 
         def made(program: Program) -> None:
+            # Before there is one, nothing might be measured at all.
+            self._announce()
             compile_in_pool(program, self.purse.kind)
 
         return Generating(may, self.options.top_k if self.graph.copies_help else 1, made)

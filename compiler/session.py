@@ -123,11 +123,17 @@ def device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.
 def operators(gm: torch.fx.GraphModule) -> int:
     """Operators of a graph that compute something: views, and picking an output, do not."""
     return sum(
-        node.op in ("call_function", "call_method", "call_module")
-        and node.target is not operator.getitem
-        and not getattr(node.target, "is_view", False)
+        node.op in ("call_function", "call_method", "call_module") and not _only_looks(node)
         for node in gm.graph.nodes
     )
+
+
+def _only_looks(node: torch.fx.Node) -> bool:
+    if node.target is operator.getitem or getattr(node.target, "is_view", False):
+        return True
+    # As Dynamo captured it, an operator is a method or a function that says nothing of itself.
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value._is_view()
 
 
 def unmeasurable(graph: GraphCompile, session: Session) -> str | None:

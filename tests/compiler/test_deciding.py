@@ -1,0 +1,130 @@
+"""What a contest costs: what is started, compiled and built, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fusewise
+from fusewise.compiler import deciding, session
+from fusewise.compiler.inductor import cpp_batch
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.measuring.client import close_all, running_process
+
+Compile = Callable[..., Any]
+
+
+@pytest.fixture
+def compiled(store: Path) -> Compile:
+    """``torch.compile`` with a store of the test's own."""
+
+    def compile_with(function: Any, mode: str, **options: Any) -> Any:
+        ours = {f"fusewise.{name}": value for name, value in options.items()}
+        given = {"fusewise.mode": mode, "fusewise.store": store} | ours
+        return torch.compile(function, backend="fusewise", options=given)
+
+    return compile_with
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each compile of a schedule to its end, by whether another one waited."""
+    told: list[str] = []
+    compile_one = GraphCompile.compile
+
+    def counted(self: GraphCompile, schedule: Any, interceptor: Any) -> Any:
+        told.append("waiting" if self._waiting is not None else "alone")
+        return compile_one(self, schedule, interceptor)
+
+    monkeypatch.setattr(GraphCompile, "compile", counted)
+    return told
+
+
+def functions(x: torch.Tensor) -> Any:
+    y = (x.sin() * x.cos()).softmax(-1)
+    return y.sum(0), (y.tanh() * x.exp()).amax(-1)
+
+
+def test_a_graph_that_computes_next_to_nothing_starts_no_process(
+    compiled: Compile, live: Any
+) -> None:
+    def seen_otherwise(x: torch.Tensor) -> torch.Tensor:
+        return x.view(8, -1).t()[1:]
+
+    close_all()
+    x = torch.randn(32, 4)
+    live.difference([compiled(seen_otherwise, "measure")(x)], [seen_otherwise(x)])
+    assert running_process("cpu") is None
+
+
+def test_the_favourite_is_compiled_once_if_it_wins(
+    compiled: Compile, live: Any, compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deciding, "_HOPED_S", 1e9)
+    x = torch.randn(64, 96)
+    live.difference(
+        list(compiled(functions, "measure", top_k=1, budget_s=60)(x)), list(functions(x))
+    )
+    (report,) = fusewise.reports()
+    assert report.chosen is not None and report.default is not None
+    first = next(c for c in report.candidates if c.status == "measured" and not c.baseline)
+    # Inductor's own is what the compile that waited goes on with, the other one is there; what a
+    # second contest found is neither.
+    there = {report.default.schedule, first.schedule}
+    assert compiles == (["waiting"] if report.chosen.schedule in there else ["waiting", "alone"])
+
+
+def test_a_favourite_that_does_not_compile_ahead_is_no_failure(
+    compiled: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: GraphCompile, schedule: Any, interceptor: Any) -> Any:
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr(deciding, "_HOPED_S", 1e9)
+    monkeypatch.setattr(GraphCompile, "compile_ahead", fails)
+    x = torch.randn(64, 96)
+    live.difference(
+        list(compiled(functions, "measure", top_k=1, budget_s=60)(x)), list(functions(x))
+    )
+    (report,) = fusewise.reports()
+    assert report.fallback is None and report.source == "measured"
+
+
+def test_kernels_of_what_is_predicted_or_known_are_built_together(
+    compiled: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+    compile_some = cpp_batch._compile
+
+    def counted(library: Any, some: Any, *rest: Any) -> bool:
+        built.append(len(some))
+        return compile_some(library, some, *rest)
+
+    monkeypatch.setattr(cpp_batch, "_compile", counted)
+
+    def several(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x.exp().tanh()
+        z = (y @ w).tanh().exp()
+        return (z @ w).exp().tanh().sum(-1)
+
+    x, w = torch.randn(64, 64), torch.randn(64, 64) / 64
+    live.difference([compiled(several, "predict")(x, w)], [several(x, w)])
+    (report,) = fusewise.reports()
+    assert report.chosen is not None and report.chosen.origin != "default"
+    # One compiler for several kernels.
+    assert len(built) == 1 and built[0] > 1
+
+
+def test_what_may_come_of_a_program_is_seen_in_its_operators() -> None:
+    def looked_at(x: torch.Tensor) -> Any:
+        return torch.ops.aten.view.default(x, [-1]), torch.ops.aten.t.default(x)
+
+    def computed(x: torch.Tensor) -> Any:
+        return x.exp(), looked_at(x)[0] + 1
+
+    assert session.operators(torch.fx.symbolic_trace(looked_at)) == 0
+    assert session.operators(torch.fx.symbolic_trace(computed)) == session.LEAST_OPERATORS
