@@ -40,6 +40,7 @@ _OF_CPUS: Final[Mapping[str, Any]] = {
     "num_leaves": 15,
     "colsample_bytree": 0.7,
     "extra_trees": False,
+    "n_estimators": 200,
 }
 _DIFFICULTY_TREES: Final = 40
 _DIFFICULTY: Final = {
@@ -75,7 +76,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        n_estimators: int = 200,
+        n_estimators: int = 170,
         num_leaves: int = 40,
         learning_rate: float = 0.1,
         min_child_samples: int = 10,
