@@ -126,9 +126,11 @@ def search(
     from fusewise.compiler.searched import Effort
     from fusewise.datasets.corpora import on_device
     from fusewise.datasets.target import load_target
-    from fusewise.schedule.plan_file import write_plan_file
+    from fusewise.schedule.plan_file import check_writable, write_plan_file
     from fusewise.schedule.rule_file import read_rule_file
 
+    if out is not None:
+        check_writable(out)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     on = None if device is None else usable_device(device)
     with new_or_existing_store(store_path) as store:

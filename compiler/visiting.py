@@ -6,7 +6,9 @@ plan file. Chooses nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,7 +42,7 @@ def visit_graphs(
     backend = _Backend(session, visit)
     torch._dynamo.reset()
     try:
-        with torch.set_grad_enabled(sample.training):
+        with torch.set_grad_enabled(sample.training), _told_once():
             outputs = torch.compile(sample.module, backend=backend)(*sample.args, **sample.kwargs)
             if sample.training:
                 scalar_loss(outputs).backward()
@@ -58,6 +60,21 @@ def visit_graphs(
         torch._dynamo.reset()
     if backend.error is not None:
         raise backend.error
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Have torch not log, with a trace, an error of an operator that it raises as well."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("failed while attempting to run meta")
+
+    log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_other)
 
 
 def _raised(error: BaseException) -> BaseException:

@@ -151,8 +151,35 @@ def read_plan_file(path: str | os.PathLike[str]) -> PlanFile:
         ) from error
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse early what would fail after everything was searched.
+
+    Raises:
+        PlanError: the path is a folder, or its folder cannot be made or written to.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise _unwritable(target, "it is a folder")
+    try:
+        target.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(target, str(error.strerror)) from error
+    if not os.access(target.absolute().parent, os.W_OK):
+        raise _unwritable(target, "its folder is not to be written to")
+
+
+def _unwritable(path: Path, why: str) -> PlanError:
+    return PlanError(
+        f"it cannot be written: {why}", subject=f"plan file {path}", remedy="name another file"
+    )
+
+
 def write_plan_file(path: str | os.PathLike[str], plan: PlanFile) -> None:
-    """Write a plan file in a stable form; what was there is replaced whole or not at all."""
+    """Write a plan file in a stable form; what was there is replaced whole or not at all.
+
+    Raises:
+        PlanError: it cannot be written.
+    """
     written = _WrittenFile(
         schema=plan.schema,
         fusewise=plan.fusewise,
@@ -162,10 +189,14 @@ def write_plan_file(path: str | os.PathLike[str], plan: PlanFile) -> None:
         graphs=tuple(_written(graph) for graph in plan.graphs),
     )
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(target)
     scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    scratch.write_text(_rendered(msgspec.to_builtins(written), "") + "\n")
-    scratch.replace(target)
+    try:
+        scratch.write_text(_rendered(msgspec.to_builtins(written), "") + "\n")
+        scratch.replace(target)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise _unwritable(target, str(error.strerror)) from error
 
 
 def _read(graph: _WrittenGraph, path: str) -> PlannedGraph:

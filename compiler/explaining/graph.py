@@ -117,10 +117,12 @@ class GraphExplainer:
         passes, default = self._passes(), own.default
         self._told(f"{kind}: kernels")
         within = InnerLooks(self._looker)
-        default_kernels = Kernels(self._graph, default.view, within.look)
+        to_time = self._wish.measure
+        default_kernels = Kernels(self._graph, default.view, within.look, to_time=to_time)
         kernels = default_kernels
         if seen is not default:
-            kernels = Kernels(self._graph, seen.view, within.look_at_chosen(seen.view))
+            look = within.look_at_chosen(seen.view)
+            kernels = Kernels(self._graph, seen.view, look, to_time=to_time)
         timed = default_timed = None
         why = own.why
         candidates = completed(choice, default.view, seen.view)

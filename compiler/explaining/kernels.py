@@ -72,6 +72,8 @@ class Kernels:
         graph: GraphCompile,
         view: View,
         look_within: Callable[[str, LiveGraph, FusionTrace], None] = lambda *_: None,
+        *,
+        to_time: bool,
     ) -> None:
         """Generate the program.
 
@@ -79,10 +81,13 @@ class Kernels:
             graph: that the plan is of.
             view: the plan.
             look_within: is shown each graph within the graph.
+            to_time: whether its kernels are to be timed, not only named.
         """
         self._view = view
         with inner_graphs(look_within) as within:
-            self._program, self._launches = generate_with_launches(graph, view.schedule)
+            self._program, self._launches = generate_with_launches(
+                graph, view.schedule, to_run=to_time
+            )
         self._within = {name: tuple(launches) for name, launches in within.items()}
         self._of_launch = _groups_of(view, self._launches)
 

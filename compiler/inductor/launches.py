@@ -7,9 +7,11 @@ several loop nests into one function otherwise) and writes down the launches in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.virtualized import V
@@ -101,15 +103,22 @@ def follow(
 
 
 def generate_with_launches(
-    graph: GraphCompile, schedule: Schedule
+    graph: GraphCompile, schedule: Schedule, *, to_run: bool = True
 ) -> tuple[Program, tuple[Launch, ...]]:
     """Program of a schedule with its launches in the order in which it makes them.
 
     Those of graphs within the graph are not among them.
 
+    Args:
+        graph: the graph.
+        schedule: of it.
+        to_run: whether the program is ever run. Where only its launches are looked at, kernels for
+            the CPU are written for one element at a time, which takes less than half the time.
+
     Raises:
         PlanError: the plan is illegal for this graph.
     """
     recorder = _LaunchRecorder(schedule.plan)
-    program = graph.generate_by(schedule, recorder)
+    with nullcontext() if to_run else inductor_config.patch({"cpp.simdlen": 1}):
+        program = graph.generate_by(schedule, recorder)
     return program, tuple(recorder.launches)

@@ -13,6 +13,7 @@ from fusewise.schedule.plan_file import (
     PlanFile,
     PlannedGraph,
     PlannedNode,
+    check_writable,
     read_plan_file,
     write_plan_file,
 )
@@ -62,3 +63,13 @@ def test_a_step_that_says_nothing_is_named_with_its_place(
     assert written.read_text() != text
     with pytest.raises(PlanError, match=telling + r" - at `\$\.graphs\[0\]\.steps\[0\]`"):
         read_plan_file(written)
+
+
+def test_a_file_that_cannot_be_written_is_refused_early(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    check_writable(tmp_path / "new" / "plan.json")
+    for path, why in ((tmp_path, "it is a folder"), (tmp_path / "file" / "p.json", "exists")):
+        with pytest.raises(PlanError, match=f"cannot be written: .*{why}"):
+            check_writable(path)
+        with pytest.raises(PlanError, match=f"cannot be written: .*{why}"):
+            write_plan_file(path, PlanFile(fusewise="0", torch="2", graphs=()))
