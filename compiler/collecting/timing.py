@@ -1,4 +1,4 @@
-"""From prepared graphs to timings: every kernel once, then the whole programs against each other.
+"""From prepared graphs to timings: each kernel by itself, then whole programs against each other.
 
 Talks to one measuring process and outlives it: what kills the process costs the program that was
 in it, and the next one gets a new process. Compiles nothing.
@@ -10,7 +10,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from fusewise.compiler.collecting.work import Batch, Call, KernelRun, PreparedGr
 from fusewise.compiler.measuring.client import MeasuringProcess
 from fusewise.compiler.measuring.job import Budget, GraphResult, ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
+from fusewise.compiler.measuring.sampling import together
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.datasets.rows import KernelRow, MeasurementRow
@@ -26,6 +27,9 @@ from fusewise.search.samples import Summary, summary
 
 #: Seconds for all kernels of one program, loading included.
 _KERNELS_S = 90.0
+#: On a CPU the kernels of a graph are gone over so often, with this effort each time.
+_PASSES: Final = 4
+_OF_A_PASS: Final = Effort(seconds=0.0125, min_samples=6, max_samples=10)
 #: Seconds of timing for each whole program, and rounds at least.
 _WHOLE_S = 0.12
 _WHOLE_ROUNDS = 12
@@ -47,12 +51,23 @@ class Timer:
         profile: DeviceProfile,
         effort: Effort | None = None,
         environment: Mapping[str, str] | None = None,
+        passes: int | None = None,
     ) -> None:
-        """``environment``: variables for the measuring process, beside those of this one."""
+        """Start no process yet.
+
+        Args:
+            device: to time on.
+            profile: of it.
+            effort: for each kernel in each pass; None for what the device needs.
+            environment: variables for the measuring process, beside those of this one.
+            passes: how often the kernels of a graph are gone over; None for what the device needs.
+        """
         self._environment = {**_ENVIRONMENT, **(environment or {})}
         self._device = device
         self._profile = profile
-        self._effort = effort or Effort()
+        cpu = profile.kind == "cpu"
+        self._passes = passes or (_PASSES if cpu else 1)
+        self._effort = effort or (_OF_A_PASS if cpu else Effort())
         self._process: MeasuringProcess | None = None
         self._lock = threading.Lock()
         self._stopped = False
@@ -63,15 +78,22 @@ class Timer:
     def time(self, graph: PreparedGraph) -> Batch:
         """Time the kernels and the whole programs of a graph; failures are in the result."""
         batch = Batch(graph.item, rows=list(graph.rows), graphs=1)
-        for run in graph.runs:
-            try:
-                calls = self._ready(graph).time_kernels(
-                    run.program, self._effort, _KERNELS_S, _skipped(run.calls)
-                )
-            except MeasureError as error:
-                self._failed(graph, run, error, batch)
-                continue
-            self._kernel_rows(run, calls, batch)
+        taken: dict[int, list[list[CallTimes]]] = {number: [] for number in range(len(graph.runs))}
+        for _ in range(self._passes):
+            for number in list(taken):
+                run = graph.runs[number]
+                try:
+                    calls = self._ready(graph).time_kernels(
+                        run.program, self._effort, _KERNELS_S, _skipped(run.calls)
+                    )
+                except MeasureError as error:
+                    self._failed(graph, run, error, batch)
+                    del taken[number]
+                else:
+                    taken[number].append(calls)
+        for number, passes in taken.items():
+            calls = together(passes, self._effort.target_interval) if len(passes) > 1 else passes[0]
+            self._kernel_rows(graph.runs[number], calls, batch)
         if graph.contest:
             self._whole(graph, batch)
         return batch
@@ -266,6 +288,8 @@ def _conditions(times: CallTimes) -> dict[str, object]:
         "disturbed": times.disturbed,
         "slowness": round(times.slowness, 3),
     }
+    if times.passes > 1:
+        told["passes"] = times.passes
     return told | ({"config": times.config} if times.config else {})
 
 

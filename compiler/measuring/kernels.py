@@ -37,6 +37,8 @@ _MOST_REPEATS = 2000
 _MOST_UPDATES = 8
 #: Calls on a CPU before any is timed, and the seconds after which fewer will do.
 _WARM_CALLS, _WARM_S = 3, 3e-3
+#: Seconds that a first call may take for a second one to be made undisturbed by others.
+_FIRST_S = 0.25
 #: Seconds to wait for a processor that has slowed down, before a kernel's samples.
 _RECOVERY_S = 0.25
 #: Of the seconds that a kernel is timed for, what an extern call gets, and its least samples.
@@ -194,23 +196,32 @@ class KernelTimer:
         restore: Callable[[], None],
         most: int,
     ) -> None:
+        quiet = self._quiet
+        restore()
+        # Threads are started by now. Others on their cores may have made it a thousand times as
+        # long as it is, which only a window tells.
+        quiet.expect(repeat(1), longest=_FIRST_S)
         once: list[float] = []
         # What takes long by itself is warm after one call.
         while len(once) < _WARM_CALLS and sum(once) < _WARM_S:
             restore()
-            once.append(repeat(1))
+            with quiet:
+                once.append(repeat(1))
         calls = max(1, min(most, int(_SAMPLE_S / max(min(once[1:] or once), 1e-7))))
-        quiet = self._quiet
-        quiet.expect(calls * min(once))
+        # Between two samples others have had the caches, and threads have gone to sleep. Where a
+        # call takes long that is a small part of it.
+        ahead = most > 1 and min(once) < _WARM_S
+        calls = min(calls, most - 1) if ahead else calls
+        quiet.expect((calls + ahead) * min(once))
 
         def sample() -> tuple[float, bool]:
             restore()
             with quiet:
+                if ahead:
+                    repeat(1)
                 seconds = repeat(calls) / calls
             return seconds, quiet.disturbed
 
-        if calls > 1:
-            sample()
         full = self._pace.recovered(_RECOVERY_S)
         take_samples(times, self._effort_for(times), sample)
         times.slowness = self._pace.slowness()

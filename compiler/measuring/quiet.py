@@ -50,10 +50,13 @@ class Quiet:
         self._threads: list[int] = []
         self._before = 0
 
-    def expect(self, seconds: float) -> None:
-        """Say how long the next windows will be; threads that were started since are seen."""
+    def expect(self, seconds: float, *, longest: float = _LONGEST_S) -> None:
+        """Say how long the next windows will be; threads that were started since are seen.
+
+        They are not opened where they would be longer than ``longest``.
+        """
         self._threads = []
-        if self._permitted and seconds <= _LONGEST_S:
+        if self._permitted and seconds <= longest:
             threads = [int(task.name) for task in _TASKS.iterdir()]
             # Threads that wait for each other by spinning need a core each.
             if torch.get_num_threads() <= len(_cores(threads)):

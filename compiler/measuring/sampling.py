@@ -5,6 +5,7 @@ Knows seconds and disturbances; knows nothing of what is called.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from fusewise.search.samples import interval_rank, summary
 
 #: Samples that a call gets which takes longer than there is time for.
 _LEAST_SAMPLES = 3
+#: Of so many samples the fastest counts as undisturbed.
+_FASTEST = 4
 _CONFIDENCE = 0.95
 
 
@@ -40,6 +43,8 @@ class CallTimes:
     failure: str = ""
     #: Block sizes and warps of a Triton kernel, as tuned.
     config: str = ""
+    #: How often it was gone over, at different moments.
+    passes: int = 1
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,43 @@ class Effort:
 
 
 def undisturbed(samples: Sequence[float]) -> list[float]:
-    """The faster half of the samples.
+    """The fastest quarter of the samples, three at the least.
 
-    Whatever else runs on the machine only ever adds time, and to threads that wait for each other
-    it adds fifty times what it takes. On a quiet machine both halves are alike.
+    Whatever else runs on the machine, or on its host beside it, only ever adds time. On a quiet
+    machine all quarters are alike.
     """
-    return sorted(samples)[: (len(samples) + 1) // 2]
+    return sorted(samples)[: max(_LEAST_SAMPLES, -(-len(samples) // _FASTEST))]
+
+
+def together(passes: Sequence[Sequence[CallTimes]], target: float) -> list[CallTimes]:
+    """The calls of a program that was gone over several times, each with its undisturbed samples.
+
+    What slows a machine down lasts longer than all samples of one pass, which then agree with each
+    other and are wrong together; another pass meets another moment.
+
+    Args:
+        passes: the calls in their order, of each pass; at least one.
+        target: as in :class:`Effort`.
+    """
+    named = [[call.kernel for call in calls] for calls in passes]
+    alike = [calls for calls, names in zip(passes, named, strict=True) if names == named[0]]
+    return [_of_all(calls, target) for calls in zip(*alike, strict=True)]
+
+
+def _of_all(calls: Sequence[CallTimes], target: float) -> CallTimes:
+    timed = [call for call in calls if call.samples]
+    if not timed:
+        return calls[0]
+    good = [call for call in timed if not call.disturbed] or timed
+    samples = undisturbed([sample for call in good for sample in call.samples])
+    return dataclasses.replace(
+        good[0],
+        samples=samples,
+        settled=is_settled(samples, target),
+        dropped=sum(call.dropped for call in timed),
+        slowness=min(call.slowness for call in good),
+        passes=len(good),
+    )
 
 
 def is_settled(samples: Sequence[float], target: float) -> bool:

@@ -27,7 +27,7 @@ from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
 from fusewise.compiler.measuring.quiet import Quiet, pinned
-from fusewise.compiler.measuring.sampling import is_settled, take_samples
+from fusewise.compiler.measuring.sampling import is_settled, take_samples, together
 from fusewise.compiler.measuring.worker import Worker, serve
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.plan import unfused
@@ -284,6 +284,24 @@ def test_slow_call_gets_no_more_samples_than_there_is_time_for() -> None:
 def policies() -> set[int]:
     threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
     return {os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK for thread in threads}
+
+
+def test_passes_that_called_otherwise_or_were_disturbed_are_left_out() -> None:
+    def calls(first: float, *, disturbed: bool = False, names: str = "ab") -> list[CallTimes]:
+        return [CallTimes(name, [first] * 8, disturbed=disturbed) for name in names]
+
+    found = together(
+        [calls(3.0), calls(2.0), calls(1.0, disturbed=True), calls(0.5, names="ba")], 0.03
+    )
+    assert [(call.kernel, call.samples, call.passes) for call in found] == [
+        (name, [2.0] * 4, 2) for name in "ab"
+    ]
+    assert all(call.settled is False and not call.disturbed for call in found)
+    (slow,) = together([calls(5.0, disturbed=True, names="a")] * 4, 0.03)
+    assert (slow.samples, slow.settled, slow.disturbed) == ([5.0] * 8, True, True)
+    failed = [CallTimes("a", failure="no memory"), CallTimes("a", [1.0] * 3)]
+    assert together([failed[:1], failed[1:]], 0.03)[0].samples == [1.0] * 3
+    assert together([failed[:1], failed[:1]], 0.03)[0].failure == "no memory"
 
 
 def test_real_time_priority_lasts_as_long_as_the_window() -> None:

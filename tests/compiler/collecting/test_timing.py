@@ -56,9 +56,11 @@ def answer(value: Any, *, succeeded: bool = True, last: bool = False) -> tuple[s
 
 
 @pytest.fixture
-def timer(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Timer]:
+def timer(
+    request: pytest.FixtureRequest, scripts: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Timer]:
     monkeypatch.setattr(timing_module, "_MEASURING", scripts.module)
-    made = Timer("cpu", PROFILE)
+    made = Timer("cpu", PROFILE, passes=getattr(request, "param", 1))
     yield made
     made.close()
     assert scripts.running() == []
@@ -84,6 +86,40 @@ def test_kernel_that_was_timed(timer: Timer, scripts: Any, acting: Any) -> None:
     assert row.interval is not None and row.interval[0] <= 2.0 <= row.interval[1]
     assert (batch.kernels, batch.failures, batch.signatures) == (1, [], ["signature of k"])
     assert timer.held_s == 0.5
+
+
+@pytest.mark.parametrize("timer", [3], indirect=True)
+def test_of_several_passes_the_fastest_samples_count(
+    timer: Timer, scripts: Any, acting: Any
+) -> None:
+    disturbed = CallTimes("k", [1.0] * 9, disturbed=True)
+    passes = [times("k", *[3.0] * 9), times("k", *[2.0] * 4, *[4.0] * 5), disturbed]
+    script = [acting.RECEIVE, answer(None)]
+    for one in passes:
+        script += [acting.RECEIVE, answer([one])]
+    scripts.give([*script, acting.FOREVER])
+    batch = timer.time(graph(acting, "k"))
+    row = measurements(batch)["signature of k"]
+    assert (row.median_us, row.rounds) == (2.0, 5)
+    assert (row.clock["passes"], row.clock["disturbed"]) == (2, False)
+    assert (batch.kernels, batch.signatures) == (1, ["signature of k"])
+
+
+@pytest.mark.parametrize("timer", [2], indirect=True)
+def test_program_that_fails_the_second_time_is_lost(
+    timer: Timer, scripts: Any, acting: Any
+) -> None:
+    refusal = answer("RuntimeError: at k: bad index", succeeded=False)
+    script = [acting.RECEIVE, answer(None)]
+    for each in (times("bad", 1.0), times("good", 1.0, 1.0)):
+        script += [acting.RECEIVE, answer([each])]
+    script += [acting.RECEIVE, refusal, acting.RECEIVE, answer([times("good", 1.0, 1.0)])]
+    scripts.give([*script, acting.FOREVER])
+    batch = timer.time(graph(acting, "bad", "good"))
+    rows = measurements(batch)
+    assert "bad index" in rows["signature of bad"].reason
+    assert (rows["signature of good"].rounds, batch.kernels) == (3, 1)
+    assert sorted(batch.signatures) == ["signature of bad", "signature of good"]
 
 
 def test_kernel_that_could_not_be_timed(timer: Timer, scripts: Any, acting: Any) -> None:
