@@ -86,7 +86,9 @@ def _processor_s() -> dict[str, float]:
     for child in own.children(recursive=True):
         try:
             of_child = child.cpu_times()
-            measures = any("measuring" in word for word in child.cmdline())
+            # One for the CPU is a copy of this process.
+            words = child.cmdline()
+            measures = words == own.cmdline() or any("measuring" in word for word in words)
         except psutil.Error:
             continue
         spent["measuring" if measures else "pool"] += (
