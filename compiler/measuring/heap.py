@@ -4,7 +4,8 @@ The C library decides by thresholds that follow what a process has freed before.
 measures has freed so much that everything stays; one that runs a single graph gives most of it
 back with each call, and takes a page fault for each 4 KiB when a tensor is made anew, which may
 cost more than what is computed on it. A schedule that stores values instead of computing them again
-can thus win in the one and lose in the other. Works on glibc alone; times nothing itself.
+can thus win in the one and lose in the other, and one that needs fewer gain nothing in the one and
+a tenth in the other. Works on glibc alone; times nothing itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from contextlib import contextmanager
 
 from fusewise.compiler.measuring.peak import allocated
 from fusewise.compiler.measuring.runs import CpuRun
-from fusewise.search.gate import MARGIN
 from fusewise.search.interleave import ratios
 from fusewise.search.samples import summary
 
@@ -31,18 +31,23 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MOST_TRIM, _MOST_MMAP = 2**31 - 1, 32 << 20
 #: What a process keeps that has freed nothing yet.
 _INITIAL = 128 << 10
+#: Ratio to the default's time below which a program is no slower.
+_NO_SLOWER = 1.003
 #: Microseconds of a page fault at the least, and the part of a program's time that they matter
 #: from.
 _FAULT_US, _MATTERS = 0.25, 0.002
 
 
-def worse_of_both(
+def under_both(
     runs: Sequence[CpuRun],
     times: Sequence[list[float]],
     sound: Sequence[bool],
     time_again: Callable[[Sequence[CpuRun]], list[list[float]]],
 ) -> list[list[float]]:
-    """The times, of what would win those where freed memory goes back if they are worse.
+    """The times, as they are both where freed memory stays and where it goes back.
+
+    Programs that are no slower than the default in either count by the mean of both, others by
+    what they take where memory goes back: what a process that grows comes to cannot be told.
 
     Args:
         runs: the programs, the default first.
@@ -51,37 +56,33 @@ def worse_of_both(
         time_again: takes times of some of the programs, the default first.
 
     Returns:
-        One list for each program. Times that were taken anew are brought to the default's of
+        One list for each program. Those that were timed anew are brought to the default's times of
         before: what counts is the ratio within a round.
     """
-    rivals = [
-        i
-        for i in range(1, len(runs))
-        if sound[i] and summary(ratios(times[i], times[0])).median < 1 - MARGIN
-    ]
     found = list(times)
+    before = {i: ratios(times[i], times[0]) for i in range(1, len(runs)) if sound[i]}
+    rivals = [i for i, kept in before.items() if summary(kept).median < _NO_SLOWER]
     if not rivals or _glibc() is None:
         return found
-    asked = [0, *rivals]
-
-    def matters() -> bool:
-        return any(
-            _faults(runs[i]) * _FAULT_US > _MATTERS * 1e6 * summary(times[i]).median for i in asked
-        )
-
-    if not matters():
+    asked = [runs[i] for i in (0, *rivals)]
+    us = [1e6 * summary(times[i]).median for i in (0, *rivals)]
+    if not _matters(asked, us) or not _goes_back(asked):
         return found
-    with _giving_back([runs[i] for i in asked]):
-        again = time_again([runs[i] for i in asked])
-    worse = {
-        i: fresh
-        for i, fresh in ((i, ratios(t, again[0])) for i, t in zip(rivals, again[1:], strict=True))
-        if summary(fresh).median > summary(ratios(times[i], times[0])).median
-    }
-    if worse and _goes_back([runs[i] for i in asked]):
-        for i, fresh in worse.items():
-            found[i] = [ratio * own for ratio, own in zip(fresh, times[0], strict=False)]
+    with _giving_back(asked):
+        again = time_again(asked)
+    for i, samples in zip(rivals, again[1:], strict=True):
+        counts = ratios(samples, again[0])
+        if summary(counts).median < _NO_SLOWER:
+            counts = [(a + b) / 2 for a, b in zip(before[i], counts, strict=False)]
+        found[i] = [ratio * own for ratio, own in zip(counts, times[0], strict=False)]
     return found
+
+
+def _matters(runs: Sequence[CpuRun], us: Sequence[float]) -> bool:
+    """Whether memory that goes back is anything beside the times of some of the programs."""
+    return any(
+        _faults(run) * _FAULT_US > _MATTERS * time for run, time in zip(runs, us, strict=True)
+    )
 
 
 def _goes_back(runs: Sequence[CpuRun]) -> bool:

@@ -63,6 +63,12 @@ class CpuRun(_Run):
         self.before_each: Callable[[], object] | None = None
         self._quiet = Quiet()
         once = self._calibrate(self._round)
+        for _ in range(_MOST_TRIES - 1):
+            # Other programs make a call look longer than a window may be.
+            if not self._quiet.disturbed or once <= _ROUND_S:
+                break
+            once = min(once, self._round())
+        self._least = once
         self._quiet.expect(self.repeats * once)
 
     def __call__(self) -> float:
@@ -72,6 +78,10 @@ class CpuRun(_Run):
             if not self._quiet.disturbed:
                 break
             best = min(best, self._round())
+        if best < self._least:
+            # Runs that are held against each other are to have windows all of them, or none.
+            self._least = best
+            self._quiet.expect(self.repeats * best)
         return best
 
     def once(self) -> Any:

@@ -38,7 +38,7 @@ from fusewise.compiler.measuring.device import (
     synchronize,
 )
 from fusewise.compiler.measuring.draws import judge_few
-from fusewise.compiler.measuring.heap import keep_freed, worse_of_both
+from fusewise.compiler.measuring.heap import keep_freed, under_both
 from fusewise.compiler.measuring.inputs import build
 from fusewise.compiler.measuring.job import (
     Budget,
@@ -77,7 +77,7 @@ _IDLE_S = 600.0
 _MOST_KEPT_BYTES = 2 << 30
 #: Elements that torch does not leave to one thread.
 _WORK_FOR_ALL = 1 << 20
-#: Part of the time for timing that what would win may have on top, under another heap.
+#: Part of the time for timing that what is no slower may have on top, under another heap.
 _AGAIN_SHARE = 0.5
 #: Part of it that may go into judging results of few elements more closely.
 _DRAWING_SHARE = 0.25
@@ -329,9 +329,7 @@ def _timed(
     keep_freed()
     times = rounds(on_cpu, sound, budget.seconds)
     again_s = _AGAIN_SHARE * budget.seconds
-    return worse_of_both(
-        on_cpu, times, sound, lambda some: rounds(some, [True] * len(some), again_s)
-    )
+    return under_both(on_cpu, times, sound, lambda some: rounds(some, [True] * len(some), again_s))
 
 
 def serve(connection: Connection, worker: Worker | None = None) -> int:

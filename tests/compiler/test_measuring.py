@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from fusewise.compiler.inductor.program import load_program
 from fusewise.compiler.measuring.client import MeasuringProcess, measuring_process
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob
+from fusewise.compiler.measuring.quiet import Quiet
 from fusewise.compiler.measuring.runs import CpuRun, private_inputs
 from fusewise.compiler.measuring.worker import Worker
 from fusewise.schedule.errors import MeasureError
@@ -145,6 +147,24 @@ def test_every_round_starts_from_the_same_values(live: Any) -> None:
     for first in seen[:: run.repeats]:
         assert all(torch.equal(a, b) for a, b in zip(first, before, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
+
+
+def test_a_window_is_for_what_a_round_takes_when_nobody_disturbs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected: list[float] = []
+
+    def hindered(_: list[Any]) -> tuple[()]:
+        time.sleep(others_s)
+        return ()
+
+    monkeypatch.setattr(Quiet, "expect", lambda _, seconds: expected.append(seconds))
+    others_s = 0.06
+    run = CpuRun(hindered, [], [])
+    assert len(expected) == 1
+    others_s = 0.0
+    run()
+    assert len(expected) == 2 and expected[1] < expected[0]
 
 
 def test_overwritten_indices_are_put_back_before_every_call(live: Any) -> None:
