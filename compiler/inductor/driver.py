@@ -31,6 +31,7 @@ from fusewise.compiler.inductor.compiling_ahead import (
 )
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
+from fusewise.compiler.inductor.fallbacks import meet_fallbacks
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.interceptors import (
@@ -76,6 +77,10 @@ class GraphCompile:
     rules: RuleSet | None = None
     #: Lowerings to build on while a compile of the graph waits; None where none does.
     _waiting: Standing | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Whether a process compiles its first graph or its hundredth makes no difference."""
+        meet_fallbacks(self.gm)
 
     @property
     def kind(self) -> Literal["forward", "backward", "inference"]:
