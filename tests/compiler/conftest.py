@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from fusewise.compiler import notices, reports
+from fusewise.compiler.inductor.toolchain import probed_vectors
 from tests.compiler import captured as graphs
 from tests.compiler.programs import PROGRAMS, Make
 
@@ -61,6 +63,7 @@ def in_fresh_process() -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
     def run(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ran = subprocess.run(
             [sys.executable, "-P", str(_SCRIPT), json.dumps(requests)],
+            env=os.environ | probed_vectors(),
             stdout=subprocess.PIPE,
             text=True,
             timeout=200,

@@ -21,6 +21,7 @@ from torch._inductor.codecache import PyCodeCache
 from torch.nn import functional
 
 import fusewise
+from fusewise.compiler.inductor.toolchain import trust_probes
 from fusewise.compiler.reports import clear_reports, reports
 from fusewise.datasets.rows import decode_problem
 from fusewise.datasets.store import Store
@@ -113,6 +114,7 @@ def compile_once(name: str, options: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Serve the requests of the command line."""
     assert fusewise.__version__
+    trust_probes()
     for request in json.loads(sys.argv[1]):
         options = request["options"]
         if request.get("plan"):

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import fusewise
+from fusewise.compiler.inductor.toolchain import probed_vectors
 from fusewise.compiler.measuring.client import MeasuringProcess, measuring_process
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.reports import GraphReport
@@ -327,7 +328,9 @@ def test_process_killed_while_compiling_leaves_a_good_store(
 ) -> None:
     request = {"program": "training", "options": {"fusewise.store": str(store)} | MEASURE}
     process = subprocess.Popen(
-        [sys.executable, "-P", str(_SCRIPT), json.dumps([request])], stdout=subprocess.PIPE
+        [sys.executable, "-P", str(_SCRIPT), json.dumps([request])],
+        env=os.environ | probed_vectors(),
+        stdout=subprocess.PIPE,
     )
     assert process.stdout is not None and process.stdout.readline() == b"compiling\n"
     children: list[psutil.Process] = []
