@@ -1,64 +1,31 @@
-"""The way of one graph: known from before, or surveyed, measured and chosen.
+"""Compilers for whole programs: each graph goes its way, and steps back where that fails.
 
-``compile_program`` wraps Inductor's compile of one graph (forward, backward or inference); all
-else in this file is called from there.
+``compile_program`` wraps Inductor's compile of one graph (forward, backward or inference); what is
+chosen for it is decided in ``graph_way``.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import torch.fx
 from torch._functorch import config as functorch_config
 
-from fusewise.compiler.building import Building, start_building
-from fusewise.compiler.choosing import compile_default
-from fusewise.compiler.contest import announce, graph_job
-from fusewise.compiler.deciding import Contest
-from fusewise.compiler.inductor.compiling_ahead import Ahead
+from fusewise.compiler.graph_way import GraphWay
 from fusewise.compiler.inductor.configurations import tune_ours_warm
 from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
-from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
-from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.settings import inductor_settings, known_settings
-from fusewise.compiler.looking import survey_all
 from fusewise.compiler.measuring import cuda_timing
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import observe
-from fusewise.compiler.measuring.job import GraphJob
-from fusewise.compiler.memory import recall, recall_at_once, remember
 from fusewise.compiler.met import Met, first_device
 from fusewise.compiler.notices import tell_once, warn_once
 from fusewise.compiler.options import split_options
-from fusewise.compiler.partial import partial_plan
-from fusewise.compiler.plan_files import mismatch, nearest, planned_for
-from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport, add_report
-from fusewise.compiler.ruled import check_known, compile_by_rules, lower_by_rules
-from fusewise.compiler.session import (
-    LEAST_OPERATORS,
-    Session,
-    device_of,
-    many_ranks,
-    operators,
-    unmeasurable,
-)
-from fusewise.compiler.survey import Predictor, Survey, default_candidate
-from fusewise.costmodel.gains import gains_of
-from fusewise.schedule.errors import MeasureError, PlanError
-from fusewise.schedule.plan_file import PlanFile, PlannedGraph
+from fusewise.compiler.ruled import compile_by_rules
+from fusewise.compiler.session import LEAST_OPERATORS, Session, many_ranks, operators
 from fusewise.schedule.rules import RuleSet
-from fusewise.schedule.schedule import Candidate
-
-#: Choices that a graph is looked at under beside Inductor's own, by mode: a look takes about a
-#: tenth of the time that Inductor's own compile does.
-_LOOKS = {"given": 6, "measure": 4, "predict": 4, "replay": 0}
-#: A compiler of kernels is waited for no longer than this.
-_MOST_BUILDING_S = 600.0
 
 
 def compile_program(
@@ -146,7 +113,7 @@ class _GraphCompiler:
         if not any(node.op == "call_function" for node in gm.graph.nodes):
             report.fallback = "the graph computes nothing"
             return graph.compile(None, None)
-        compiling = _Compile(session, graph, report)
+        compiling = GraphWay(session, graph, report)
         try:
             return compiling.run()
         except Exception as error:  # noqa: BLE001 - a user's program never fails because of us
@@ -164,279 +131,3 @@ class _GraphCompiler:
                 if graph.kind == "backward":
                     # It may come long after the program was compiled.
                     session.rule_watch.tell()
-
-
-@dataclass(frozen=True)
-class _Decided:
-    """What a choice rests on."""
-
-    surveys: Sequence[Survey]
-    #: Under which times were taken.
-    conditions: dict[str, float]
-    #: What was compiled before it was chosen, or was not.
-    ahead: Ahead | None = None
-
-
-class _Compile:
-    """One graph on its way."""
-
-    def __init__(self, session: Session, graph: GraphCompile, report: GraphReport) -> None:
-        self._session = session
-        self._graph = graph
-        self._report = report
-        #: What others are held to, compiled; None where it was not.
-        self.default_output: Any | None = None
-        #: What was compiled in the hope that it is chosen.
-        self._ahead: Ahead | None = None
-        #: What deciding may cost.
-        self._purse = session.spending.graph()
-
-    def run(self) -> Any:
-        """Choose a schedule, compile it, and leave a report."""
-        session, graph, report = self._session, self._graph, self._report
-        device = device_of(graph.gm, graph.example_inputs)
-        report.device = str(device)
-        self._purse.kind = device.type
-        self._purse.forward = graph.kind == "forward"
-        with report.phase("prepare"):
-            predictor = session.predictor(device)
-            with graph.settings(None):
-                key = graph_key(
-                    graph.gm,
-                    graph.example_inputs,
-                    graph.kwargs,
-                    predictor.profile.key,
-                    predictor.model.id,
-                    session.options.rules,
-                )
-        report.key, report.model = key.key, predictor.model.name
-        output = self._known(key, predictor)
-        if output is None and session.options.mode == "replay":
-            raise PlanError(
-                f"no schedule is stored for the {report.kind} graph {report.key}",
-                subject=f"store {session.options.store}",
-                remedy="compile once in mode measure or predict, or give fusewise.plan",
-            )
-        return self._new(key, predictor) if output is None else output
-
-    def _known(self, key: GraphKey, predictor: Predictor) -> Any | None:
-        """Compile by the plan file or by an earlier decision; None where there is neither."""
-        report, session = self._report, self._session
-        if session.plan_file is not None:
-            planned, reason = self._planned(key, session.plan_file)
-            report.source = "plan file"
-            report.chosen = planned.candidate(reason)
-            report.candidates = [report.chosen]
-            self._check_rules(report.chosen)
-            return self._compile(report.chosen)
-        with report.phase("recall"):
-            asked = (key.key, predictor.profile.key, session.options.mode)
-            # The store is only opened where that is not enough.
-            remembered = recall_at_once(session.options.store, *asked) or recall(
-                session.store, *asked
-            )
-        if remembered is None:
-            return None
-        try:
-            self._check_rules(remembered.chosen)
-        except PlanError:
-            # It is no answer to what is asked now.
-            return None
-        report.source = "store"
-        report.candidates = remembered.candidates
-        report.chosen = remembered.chosen
-        report.nodes = remembered.nodes
-        if self._graph.kind == "forward":
-            session.forward_key = key.key
-        return self._compile(remembered.chosen)
-
-    def _check_rules(self, chosen: Candidate) -> None:
-        """See that what was chosen before keeps the rules.
-
-        Raises:
-            PlanError: it does not.
-        """
-        rules = self._session.options.rules
-        if rules is not None:
-            with self._report.phase("rules"):
-                self._report.rules = check_known(self._graph, rules, chosen.schedule)
-
-    def _planned(self, key: GraphKey, plan: PlanFile) -> tuple[PlannedGraph, str]:
-        """The graph's plan, and if that is of a changed graph what of it holds."""
-        kind, options = self._report.kind, self._session.options
-        found = nearest(plan, key, kind)
-        self._report.mismatch = mismatch(key, found) if found is not None else ()
-        if found is None or not self._report.mismatch or not options.partial:
-            return planned_for(plan, key, kind, f"plan file {options.plan}"), ""
-        with self._report.phase("carry over"):
-            part = partial_plan(self._graph, found, key.key)
-        planned = msgspec.structs.replace(
-            found, schedule=part.schedule, predicted_us=None, measured_us=None
-        )
-        return planned, part.told
-
-    def _new(self, key: GraphKey, predictor: Predictor) -> Any:
-        session, report = self._session, self._report
-        job = self._announce(key) if session.options.mode == "measure" else None
-        if session.options.rules is not None:
-            decided = self._decide(key, predictor, job)
-        else:
-            decided = self._decide_meanwhile(key, predictor, job)
-        self._ahead = decided.ahead
-        output = self._compile_chosen()
-        remember(
-            session.store,
-            report,
-            parts=dict(key.parts),
-            surveys=decided.surveys,
-            profile=predictor.profile,
-            model_id=predictor.model.id,
-            conditions=decided.conditions,
-        )
-        if session.met is not None:
-            session.met.note()
-        return output
-
-    def _decide_meanwhile(
-        self, key: GraphKey, predictor: Predictor, job: GraphJob | None
-    ) -> _Decided:
-        """Decide while Inductor's own compile waits, which goes on only if that was chosen."""
-        report = self._report
-        decided: list[_Decided] = []
-        failures: list[Exception] = []
-        spent = 0.0
-
-        def decide() -> bool:
-            nonlocal spent
-            # So far the graph was lowered.
-            self._purse.own(time.perf_counter() - began, again=True)
-            start = time.perf_counter()
-            try:
-                decided.append(self._decide(key, predictor, job))
-            except Exception as error:  # noqa: BLE001 - Inductor would wrap it; it is raised below
-                failures.append(error)
-                return True
-            finally:
-                spent = time.perf_counter() - start
-            assert report.chosen is not None
-            return report.chosen.origin == "default"
-
-        began = time.perf_counter()
-        self.default_output = self._graph.compile_after(decide, measured=job is not None)
-        report.seconds["compile default"] = time.perf_counter() - began - spent
-        if failures:
-            raise failures[0]
-        # Where nothing waited, the compiled graph came out of Inductor's cache.
-        if decided:
-            return decided[0]
-        self._purse.cached()
-        return self._decide(key, predictor, job)
-
-    def _decide(self, key: GraphKey, predictor: Predictor, job: GraphJob | None) -> _Decided:
-        """Choose a schedule, and write into the report what led to it."""
-        session, report, graph = self._session, self._report, self._graph
-        purse = self._purse
-        lowered = None
-        if session.options.rules is not None:
-            with report.phase("rules"):
-                lowered = lower_by_rules(graph, session.options.rules)
-        program: Program | None = None
-        building: Building | None = None
-        if job is not None and lowered is None:
-            start = time.perf_counter()
-            with report.phase("generate"):
-                program = graph.own_program()
-            purse.own(time.perf_counter() - start, again=True)
-            # Compilers are at work while the graph is looked at.
-            building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
-        with report.phase("search"):
-            surveys = survey_all(
-                graph,
-                predictor,
-                key=key.key,
-                kind=report.kind,
-                budget_s=None if job is None else purse.looking_s,
-                lowered=lowered,
-                told=report.left_out.append,
-                most=_LOOKS["given" if purse.given and job is not None else session.options.mode],
-                gains=gains_of(predictor.model, predictor.profile.kind) if job is None else None,
-            )
-        report.rules = surveys[0].rules
-        report.nodes = len(surveys[0].problem.nodes)
-        if job is None:
-            choose_predicted(report, surveys, predictor)
-            return _Decided(surveys, {})
-        if program is None:
-            default = default_candidate(surveys)
-            start = time.perf_counter()
-            self.default_output, program = compile_default(graph, report, default)
-            purse.own(time.perf_counter() - start)
-        contest = Contest(
-            report, surveys, graph, job, session.options, predictor, program, building, purse
-        )
-        conditions = contest.run()
-        report.cost = purse.end()
-        return _Decided(surveys, conditions, contest.ahead)
-
-    def _announce(self, key: GraphKey) -> GraphJob | None:
-        """What the measuring process is to be told; None, with the reason, where it cannot be.
-
-        It is told at once where making ready takes long.
-        """
-        session, report, graph = self._session, self._report, self._graph
-        reason = unmeasurable(graph, session)
-        if reason is None:
-            try:
-                job = graph_job(
-                    graph,
-                    key=key.key,
-                    device=report.device,
-                    observed=session.observed,
-                    forward_key=session.forward_key,
-                )
-                # The CPU is as busy with this as with what is done here, and may never be asked.
-                if self._purse.kind != "cpu" and operators(graph.gm) >= LEAST_OPERATORS:
-                    announce(job)
-            except MeasureError as error:
-                warn_once(str(error))
-                reason = str(error)
-            else:
-                if report.kind == "forward":
-                    session.forward_key = key.key
-                return job
-        report.fallback = f"not measured: {reason}"
-        return None
-
-    def _compile_chosen(self) -> Any:
-        """Compile what was chosen; if that does not compile, what the report has instead of it."""
-        report, chosen = self._report, self._report.chosen
-        assert chosen is not None
-        while chosen.origin != "default":
-            try:
-                return self._compile(chosen)
-            except Exception as error:
-                warn_once(f"candidate {chosen.schedule.id} does not compile: {error}")
-                report.fallback = f"the chosen candidate does not compile: {error}"
-                failed = msgspec.structs.replace(
-                    chosen, status="failed", accepted=False, reason=str(error)
-                )
-                report.candidates = [failed if c is chosen else c for c in report.candidates]
-                if chosen.baseline:
-                    raise
-                if report.instead is None:
-                    report.chosen, report.source = report.default, "inductor"
-                    break
-                report.chosen = chosen = report.instead
-                report.instead = None
-        if self.default_output is not None:
-            return self.default_output
-        assert report.chosen is not None
-        return self._compile(report.chosen)
-
-    def _compile(self, chosen: Candidate) -> Any:
-        with self._report.phase("compile"):
-            if chosen.origin == "default":
-                return self._graph.compile(None, None)
-            if self._ahead is not None and self._ahead.schedule == chosen.schedule:
-                return self._ahead.take()
-            return self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fusewise
-from fusewise.compiler import pipeline
+from fusewise.compiler import graph_way
 from fusewise.compiler.looking import survey_all
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.predicting import choose_predicted
@@ -264,7 +264,7 @@ def test_what_does_not_compile_has_something_in_its_place(
         report.candidates = [own, bad, fine]
         report.chosen, report.instead = bad, fine
 
-    monkeypatch.setattr(pipeline, "choose_predicted", choose)
+    monkeypatch.setattr(graph_way, "choose_predicted", choose)
     torch._dynamo.reset()
     x = torch.randn(64, 48)
     options = {"fusewise.mode": "predict", "fusewise.store": store}

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import fusewise
-from fusewise.compiler import pipeline, ruled
+from fusewise.compiler import graph_way, pipeline, ruled
 from fusewise.compiler.inductor.combos import parted
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.interceptors import LiveGraph
@@ -362,7 +362,7 @@ def test_rules_that_cannot_be_kept_at_all_are_named(
     def failing(*args: Any) -> Any:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(pipeline, "lower_by_rules", failing)
+    monkeypatch.setattr(graph_way, "lower_by_rules", failing)
     monkeypatch.setattr(pipeline, "compile_by_rules", failing)
     (report,), warned = compiled(NEVER)
     assert report.fallback == "out of luck"
