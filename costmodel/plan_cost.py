@@ -6,6 +6,7 @@ plan, measures one or checks that it is legal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -211,12 +212,10 @@ class PlanCost:
         rate = self.profile.half if any(a.buffer in self._halves for a in node.reads) else 0.0
         if not rate or not node.flops:
             return float(roofline_us(row, self.profile)[0]), INTERVAL_FACTOR, "roofline"
-        # The roofline's products are of fp32.
-        row[0, COLUMN["flops"]] = 0.0
-        moving = float(roofline_us(row, self.profile)[0])
-        # GFLOP/s are 10^3 operations a microsecond.
-        multiplying = node.flops / (rate * 1e3)
-        if moving >= multiplying:
-            return moving, INTERVAL_FACTOR, "roofline"
-        # What mostly waits for a rate that was probed is known better than the rest.
-        return multiplying, _PROBED_FACTOR, "roofline"
+        # The roofline's products are of fp32: as many operations of these as take the same time.
+        row[0, COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / rate)
+        us = float(roofline_us(row, self.profile)[0])
+        # GFLOP/s are 10^3 operations a microsecond. What mostly waits for a rate that was probed is
+        # known better than the rest.
+        probed = node.flops / (rate * 1e3) > us / 2
+        return us, _PROBED_FACTOR if probed else INTERVAL_FACTOR, "roofline"

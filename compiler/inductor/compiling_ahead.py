@@ -6,11 +6,13 @@ nothing, and compiles nothing itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
+from torch._dynamo.utils import counters
 from torch._guards import TracingContext
 from torch._inductor.triton_bundler import TritonBundler
 from torch._inductor.virtualized import NullHandler, V
@@ -30,6 +32,8 @@ class Ahead:
     output: Any
     #: Strides of its outputs, which AOTAutograd is told of where it is taken.
     strides: tuple[Any, ...]
+    #: What Inductor counted, lookups in its caches for one, which counts where it is taken.
+    counted: Counter[str]
 
     def take(self) -> Any:
         """The output code, which is what the graph is compiled to."""
@@ -37,6 +41,7 @@ class Ahead:
         context = TracingContext.try_get()
         if context is not None and context.output_strides is not None:
             context.output_strides.extend(self.strides)
+        counters["inductor"].update(self.counted)
         return self.output
 
 
@@ -44,12 +49,16 @@ class Ahead:
 def apart() -> Iterator[None]:
     """Let a compile in here be none of the business of the one that waits.
 
-    Strides of outputs are left behind: :func:`told_strides`.
+    Strides of outputs and what was counted are left behind: :func:`told_strides`,
+    :func:`told_counts`. Inductor stores what the compile that waits counts with its code, and
+    counts it again wherever that code comes out of its cache.
     """
     bundler: Any = TritonBundler
     lowering: Any = V
     tuning = getattr(lowering, "set_distributed_autotune_state", None)
     kept = {name: getattr(bundler, name) for name in _BUNDLE if hasattr(bundler, name)}
+    counted = counters["inductor"].copy()
+    counters["inductor"].clear()
     bundler.end_compile()
     try:
         with nullcontext() if tuning is None else tuning(NullHandler()):
@@ -57,6 +66,8 @@ def apart() -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(bundler, name, value)
+        counters["inductor"].clear()
+        counters["inductor"].update(counted)
         # The compile that waits tells its own.
         forget_strides()
 
@@ -65,6 +76,11 @@ def told_strides() -> tuple[Any, ...]:
     """Strides of outputs that AOTAutograd was told of by the last compile."""
     context = TracingContext.try_get()
     return () if context is None else tuple(context.output_strides or ())
+
+
+def told_counts() -> Counter[str]:
+    """What Inductor counted since :func:`apart` began."""
+    return counters["inductor"].copy()
 
 
 def forget_strides() -> None:

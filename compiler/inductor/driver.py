@@ -27,6 +27,7 @@ from fusewise.compiler.inductor.compiling_ahead import (
     Ahead,
     apart,
     forget_strides,
+    told_counts,
     told_strides,
 )
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
@@ -116,7 +117,7 @@ class GraphCompile:
         """:meth:`compile` while another compile of the graph waits, which may yet go on."""
         with apart():
             output = self.compile(schedule, interceptor)
-            return Ahead(schedule, output, told_strides())
+            return Ahead(schedule, output, told_strides(), told_counts())
 
     def compile_after(
         self, visit: Callable[[], bool], *, measured: bool, cached: bool = True

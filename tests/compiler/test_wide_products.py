@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,20 @@ from fusewise.schedule.schedule import Choice, Schedule
 
 CHOICE = Choice("wide_products", True)
 WIDE = Schedule(lowering=(CHOICE,))
+
+
+@pytest.fixture
+def slower(tmp_path: Path, profiled: Path) -> Callable[[float], str]:
+    """A store beside a profile by which 16-bit products are so many times slower; its path."""
+
+    def written(times: float) -> str:
+        profile = device_profile(torch.device("cpu"), profiled.parent)
+        known = msgspec.structs.replace(profile, half_gfs=profile.flops_gfs / times)
+        (tmp_path / "devices").mkdir()
+        (tmp_path / "devices" / f"{profile.key}.json").write_bytes(msgspec.json.encode(known))
+        return str(tmp_path / "store.duckdb")
+
+    return written
 
 
 def products(x: Any, weight: Any, bias: Any, image: Any, kernel: Any) -> Any:
@@ -121,19 +136,20 @@ def test_a_model_that_knows_the_device_expects_the_gain(live: Any, profiled: Pat
 
     fast = profile.flops_gfs
     operations = 2 * 64 * 64 * 32
-    expected = operations / (fast / 10 * 1e3) - operations / (fast * 1e3)
-    assert us(fast / 10) - us(fast) == pytest.approx(expected)
-    assert us(0.0) == us(fast) == us(2 * fast)
+    expected = operations / (fast / 20 * 1e3) - operations / (fast / 10 * 1e3)
+    # Rows of features are single precision.
+    assert us(fast / 20) - us(fast / 10) == pytest.approx(expected, rel=1e-2)
+    assert us(2 * fast) < us(0.0) == us(fast)
 
 
-def test_measuring_tries_it(live: Any, store: Path) -> None:
+def test_measuring_tries_it(live: Any, slower: Callable[[float], str]) -> None:
     make = live.Make("cpu", torch.bfloat16)
     args = (make.tensor(96, 128), make.tensor(128, 64))
 
     def f(x: Any, y: Any) -> Any:
         return (x @ y).relu()
 
-    options = {"fusewise.store": str(store), "fusewise.budget_s": 60}
+    options = {"fusewise.store": slower(50), "fusewise.budget_s": 60}
     live.difference([torch.compile(f, backend="fusewise", options=options)(*args)], [f(*args)])
     (report,) = fusewise.reports()
     assert report.fallback is None
@@ -141,22 +157,17 @@ def test_measuring_tries_it(live: Any, store: Path) -> None:
     assert any(c.status == "measured" for c in tried)
 
 
-@pytest.mark.parametrize(("slower", "taken"), [(50.0, True), (1.5, False)], ids=["slow", "fast"])
+@pytest.mark.parametrize(("times", "taken"), [(50.0, True), (1.5, False)], ids=["slow", "fast"])
 def test_a_prediction_is_enough_where_the_device_is_known_to_be_slow(
-    live: Any, tmp_path: Path, profiled: Path, *, slower: float, taken: bool
+    live: Any, slower: Callable[[float], str], *, times: float, taken: bool
 ) -> None:
-    profile = device_profile(torch.device("cpu"), profiled.parent)
-    known = msgspec.structs.replace(profile, half_gfs=profile.flops_gfs / slower)
-    (tmp_path / "devices").mkdir()
-    path = tmp_path / "devices" / f"{profile.key}.json"
-    path.write_bytes(msgspec.json.encode(known))
     make = live.Make("cpu", torch.bfloat16)
     args = (make.tensor(256, 256), make.tensor(256, 256) / 16)
 
     def f(x: Any, y: Any) -> Any:
         return (x @ y @ y).relu()
 
-    options = {"fusewise.store": str(tmp_path / "store.duckdb"), "fusewise.mode": "predict"}
+    options = {"fusewise.store": slower(times), "fusewise.mode": "predict"}
     live.difference([torch.compile(f, backend="fusewise", options=options)(*args)], [f(*args)])
     (report,) = fusewise.reports()
     assert report.fallback is None and report.chosen is not None
@@ -164,22 +175,18 @@ def test_a_prediction_is_enough_where_the_device_is_known_to_be_slow(
 
 
 def test_where_there_is_no_time_to_measure_the_rates_decide(
-    live: Any, tmp_path: Path, profiled: Path, monkeypatch: pytest.MonkeyPatch
+    live: Any, slower: Callable[[float], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spending, "SHARE", 0.0)
-    monkeypatch.setattr(spending, "PROMISED_SHARE", 0.0)
+    monkeypatch.setattr(spending, "MOST_SHARE", 0.0)
     monkeypatch.setattr(spending, "LEAST_S", {"cpu": 0.0})
-    profile = device_profile(torch.device("cpu"), profiled.parent)
-    known = msgspec.structs.replace(profile, half_gfs=profile.flops_gfs / 50)
-    (tmp_path / "devices").mkdir()
-    (tmp_path / "devices" / f"{profile.key}.json").write_bytes(msgspec.json.encode(known))
     make = live.Make("cpu", torch.bfloat16)
     args = (make.tensor(256, 256), make.tensor(256, 256) / 16)
 
     def f(x: Any, y: Any) -> Any:
         return (x @ y @ y).sigmoid()
 
-    options = {"fusewise.store": str(tmp_path / "store.duckdb")}
+    options = {"fusewise.store": slower(50)}
     live.difference([torch.compile(f, backend="fusewise", options=options)(*args)], [f(*args)])
     (report,) = fusewise.reports()
     assert report.chosen is not None and CHOICE in report.chosen.schedule.lowering

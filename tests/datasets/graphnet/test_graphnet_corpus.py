@@ -109,7 +109,8 @@ def test_errors_name_the_sample_and_the_cause(write_sample: WriteSample) -> None
 def test_a_refusal_tells_that_the_batch_could_not_grow(write_sample: WriteSample) -> None:
     sample = write_sample("return (torch.mm(L_x_, L_x_),)", {"L_x_": ([2, 2], "float32")})
     corpus = GraphNetCorpus(_root(sample))
-    with pytest.raises(CorpusError, match=r"nothing to fuse; it keeps its own batch, since mm \(mm"):
+    told = r"nothing to fuse; it keeps its own batch, since mm \(mm"
+    with pytest.raises(CorpusError, match=told):
         list(corpus.build("timm/toy10@fp32,x4,infer"))
 
 
