@@ -17,7 +17,7 @@ _BEGIN = "<!-- benchmarks: written by benchmarks/table.py, do not edit -->"
 _END = "<!-- benchmarks: end -->"
 _BASELINE = "inductor"
 #: Columns of the summary after fusewise: what a user might do instead, and the noise.
-_OTHERS = ("predict", "eager")
+_OTHERS = ("predict", "combo+descent", "eager")
 #: Below this a workload is named in the summary.
 _SLOWER = 0.99
 _HEAD = (
@@ -99,7 +99,7 @@ def _slower(workload: dict[str, Any]) -> str:
 def every_workload(run: dict[str, Any]) -> str:
     """All workloads of a run, with what was chosen and what it took to compile."""
     titles = ("workload", "Inductor, µs", "fusewise, µs", "speed-up", "interval")
-    titles += ("predict", "eager", "kernels", "compile, s", "Inductor's, s")
+    titles += (*_OTHERS, "kernels", "compile, s", "Inductor's, s")
     lines = [f"## {machine(run)}, {run['at']}", "", _line(*titles), _rule(len(titles))]
     failed = []
     for workload in run["workloads"]:

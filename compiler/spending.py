@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.9, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
 #: (less where less is), however small the program is; and beside these, by kind of device as well,
-#: those that a measuring process takes to start. On an H200 that was ten: with twelve for all of it
-#: programs waited, and nothing was measured.
-LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 15.0}, 0.1
-START_S = {"cpu": 0.0, "cuda": 8.0}
+#: those that a measuring process takes to start. On an H200 that was ten: with less for all of it
+#: programs waited, and nothing was measured, or the backward graph found nothing left.
+LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 18.0}, 0.1
+START_S = {"cpu": 0.0, "cuda": 12.0}
 #: A promise below this starts nothing.
 _NOTHING = 0.01
 #: Of these, and of what tracing leaves, what a forward graph may take whose backward is still to

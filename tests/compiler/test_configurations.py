@@ -45,11 +45,11 @@ def kernels(module: Any) -> list[Any]:
 def test_what_is_fastest_by_the_given_clock_is_taken(live: Any, untuned: None) -> None:
     x = torch.randn(2048, 64, device="cuda")
     (graph,) = live.capture(live.UserProgram(rows, (x,)))
-    timed: list[Callable[[], Any]] = []
+    timed: list[str] = []
 
     def later_is_faster(call: Callable[[], Any]) -> Callable[[], float]:
         assert cuda_timing.samples(call)() > 0
-        timed.append(call)
+        timed.append(call.__qualname__)
         seconds = 1.0 / len(timed)
         return lambda: seconds
 
@@ -79,13 +79,13 @@ def test_what_was_measured_is_taken_without_timing_it_again(live: Any, store: Pa
 
 
 @pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
-    """Launches that this process times warm."""
-    timed: list[Callable[[], Any]] = []
+def times(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Launches that this process times warm, by name: each would keep its tensors alive."""
+    timed: list[str] = []
     warm = cuda_timing.samples
 
     def samples(call: Callable[[], Any]) -> Callable[[], float]:
-        timed.append(call)
+        timed.append(call.__qualname__)
         return warm(call)
 
     monkeypatch.setattr(cuda_timing, "samples", samples)
@@ -93,7 +93,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
 
 
 def test_where_nothing_was_measured_they_are_timed_warm_as_well(
-    live: Any, store: Path, untuned: None, times: list[Callable[[], Any]]
+    live: Any, store: Path, untuned: None, times: list[str]
 ) -> None:
     x = torch.randn(4096, 80, device="cuda")
     options = {"fusewise.store": store, "fusewise.mode": "predict"}
@@ -104,7 +104,7 @@ def test_where_nothing_was_measured_they_are_timed_warm_as_well(
 
 
 def test_a_program_that_is_replayed_as_a_graph_is_timed_before(
-    live: Any, store: Path, untuned: None, times: list[Callable[[], Any]]
+    live: Any, store: Path, untuned: None, times: list[str]
 ) -> None:
     x = torch.randn(4096, 88, device="cuda")
     options: dict[str, Any] = {"fusewise.store": store, "fusewise.mode": "predict"}
@@ -121,7 +121,7 @@ def test_a_program_that_is_replayed_as_a_graph_is_timed_before(
 
 
 def test_other_programs_are_tuned_as_inductor_does(
-    live: Any, untuned: None, times: list[Callable[[], Any]]
+    live: Any, untuned: None, times: list[str]
 ) -> None:
     configurations.tune_ours_warm(cuda_timing.samples)
     x = torch.randn(4096, 72, device="cuda")

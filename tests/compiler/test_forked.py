@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,24 @@ def with_threads_at_work() -> None:
     """Have this process's own OpenMP threads started, which a copy does not have."""
     a = torch.randn(512, 512)
     torch.softmax(a @ a, -1)
+
+
+def tasks() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.skipif(torch.get_num_threads() < 2, reason="torch runs on one thread")
+def test_threads_that_a_copy_would_count_and_not_have_are_ended() -> None:
+    """libgomp lets threads sleep where it counts more of them than cores."""
+    with_threads_at_work()
+    before = tasks()
+    forked._let_threads_go()
+    deadline = time.monotonic() + 30.0
+    while tasks() > before - (torch.get_num_threads() - 1) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert tasks() <= before - (torch.get_num_threads() - 1)
+    with_threads_at_work()
+    assert tasks() == before
 
 
 def test_a_copy_has_several_threads_and_one_core_for_each() -> None:

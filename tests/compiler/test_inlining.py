@@ -237,8 +237,7 @@ def joined(x: Any, y: Any) -> Any:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_part_of_a_concatenation_can_be_stored(captured: Any, device: str) -> None:
-    """On a GPU it is stored by that alone: Inductor would compute both parts where they are joined,
-    and wants all of them in memory once one of them is."""
+    """By itself or with the others: Inductor would compute both parts where they are joined."""
     graph = captured(joined, 2, device)
     first = decided(graph)
     if device == "cuda":
@@ -246,8 +245,8 @@ def test_a_part_of_a_concatenation_can_be_stored(captured: Any, device: str) -> 
     wanted: list[dict[str, Verdict]] = [{"relu": "store"}, {"relu": "store", "exp": "store"}]
     for asked in wanted:
         found = decided(graph, asked)
-        assert all(found[node].rule == "schedule" for node in asked)
-        assert found["relu"].outcome == found["exp"].outcome == "store"
+        for node in asked:
+            assert (found[node].rule, found[node].outcome) == ("schedule", "store")
         program = graph.generate(Schedule(lowering=node_choices(asked)))
         torch.testing.assert_close(graph.run(program)[0], graph.eager()[0])
 
@@ -264,7 +263,9 @@ def test_every_alternative_of_every_graph_holds(graph: Any) -> None:
         assert decided(graph, {node: every[node]})[node].outcome == every[node]
         with pytest.raises(PlanError, match=f"node '{node}' cannot be"):
             decided(graph, {**wanted, node: every[node]})
-        assert changed[node].outcome == "store" and changed[node].rule not in OPTIONAL
+        # A concatenation whose parts are stored is no value to decide on any more.
+        if node in changed:
+            assert changed[node].outcome == "store" and changed[node].rule not in OPTIONAL
 
 
 def _jointly(graph: Any, wanted: dict[str, Verdict]) -> dict[str, Verdict]:
