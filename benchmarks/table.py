@@ -155,9 +155,17 @@ def between_marks(text: str, section: str, begin: str = _BEGIN, end: str = _END)
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--earlier",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Figures of earlier versions, for the list of results alone; can be repeated.",
+)
 @click.option("--readme", type=click.Path(path_type=Path, exists=True), default="README.md")
 @click.option("--results", type=click.Path(path_type=Path), default="benchmarks/results.md")
-def main(*, files: tuple[Path, ...], readme: Path, results: Path) -> None:
+def main(
+    *, files: tuple[Path, ...], earlier: tuple[Path, ...], readme: Path, results: Path
+) -> None:
     """Write the figures of FILES, JSON of compare.py, into the README and the list of results."""
     runs = [json.loads(file.read_text()) for file in files]
     try:
@@ -166,6 +174,7 @@ def main(*, files: tuple[Path, ...], readme: Path, results: Path) -> None:
         raise click.ClickException(f"{readme}: {error}") from error
     readme.write_text(changed)
     title = "# Results\n\nWritten by `benchmarks/table.py`; columns as in [README.md](README.md)."
+    runs += [json.loads(file.read_text()) for file in earlier]
     results.write_text("\n\n".join([title, *map(every_workload, runs)]) + "\n")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 #: Of Inductor's own time, what everything else may take where nothing is promised, what more for
 #: each part of the graph's time that is (a tenth of it adds a half), and the most.
-SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.9, 5.0, 4.0
+SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
 #: (less where less is), however small the program is; and beside these, by kind of device as well,
 #: those that a measuring process takes to start. On an H200 that was ten: with less for all of it
