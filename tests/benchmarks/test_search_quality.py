@@ -197,7 +197,13 @@ def test_programs_are_there(scripts) -> None:
     assert all(a != b for a, b in pairs)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=pytest.mark.slow),
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ],
+)
 def test_a_real_graph_is_measured(
     scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:

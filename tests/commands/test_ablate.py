@@ -40,6 +40,7 @@ def test_json_and_plot(invoke: Invoke, targets: Path, home: Path, tmp_path: Path
     assert "<svg" in drawn
 
 
+@pytest.mark.slow
 def test_the_table(invoke: Invoke, targets: Path, home: Path) -> None:
     result = _ablate(invoke, f"{targets}:inference", home)
     assert result.exit_code == 0, result.output

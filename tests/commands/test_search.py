@@ -161,6 +161,7 @@ def test_bad_limits(invoke: Invoke, targets: Path, arguments: tuple[str, str]) -
     assert arguments[0] in result.stderr
 
 
+@pytest.mark.slow
 def test_rules_hold_in_a_search(invoke: Invoke, targets: Path, home: Path, tmp_path: Path) -> None:
     store, plan, given = home / "ruled.duckdb", tmp_path / "plan.json", tmp_path / "rules.toml"
     given.write_text(
