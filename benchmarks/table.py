@@ -167,15 +167,15 @@ def main(
     *, files: tuple[Path, ...], earlier: tuple[Path, ...], readme: Path, results: Path
 ) -> None:
     """Write the figures of FILES, JSON of compare.py, into the README and the list of results."""
-    runs = [json.loads(file.read_text()) for file in files]
+    # All are read before anything is written.
+    runs, before = ([json.loads(f.read_text()) for f in some] for some in (files, earlier))
     try:
         changed = between_marks(readme.read_text(), summary(runs))
     except ValueError as error:
         raise click.ClickException(f"{readme}: {error}") from error
     readme.write_text(changed)
     title = "# Results\n\nWritten by `benchmarks/table.py`; columns as in [README.md](README.md)."
-    runs += [json.loads(file.read_text()) for file in earlier]
-    results.write_text("\n\n".join([title, *map(every_workload, runs)]) + "\n")
+    results.write_text("\n\n".join([title, *map(every_workload, [*runs, *before])]) + "\n")
 
 
 if __name__ == "__main__":

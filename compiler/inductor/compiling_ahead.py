@@ -57,8 +57,7 @@ def apart() -> Iterator[None]:
     lowering: Any = V
     tuning = getattr(lowering, "set_distributed_autotune_state", None)
     kept = {name: getattr(bundler, name) for name in _BUNDLE if hasattr(bundler, name)}
-    counted = counters["inductor"].copy()
-    counters["inductor"].clear()
+    counted, counters["inductor"] = counters["inductor"], Counter()
     bundler.end_compile()
     try:
         with nullcontext() if tuning is None else tuning(NullHandler()):
@@ -66,8 +65,7 @@ def apart() -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(bundler, name, value)
-        counters["inductor"].clear()
-        counters["inductor"].update(counted)
+        counters["inductor"] = counted
         # The compile that waits tells its own.
         forget_strides()
 
@@ -80,7 +78,7 @@ def told_strides() -> tuple[Any, ...]:
 
 def told_counts() -> Counter[str]:
     """What Inductor counted since :func:`apart` began."""
-    return counters["inductor"].copy()
+    return counters["inductor"]
 
 
 def forget_strides() -> None:

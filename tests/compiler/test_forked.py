@@ -39,8 +39,8 @@ def with_threads_at_work() -> None:
     torch.softmax(a @ a, -1)
 
 
-def tasks() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
+def tasks(process: int | str = "self") -> int:
+    return len(list(Path(f"/proc/{process}/task").iterdir()))
 
 
 @pytest.mark.skipif(torch.get_num_threads() < 2, reason="torch runs on one thread")
@@ -48,11 +48,12 @@ def test_threads_that_a_copy_would_count_and_not_have_are_ended() -> None:
     """libgomp lets threads sleep where it counts more of them than cores."""
     with_threads_at_work()
     before = tasks()
+    without = before - (torch.get_num_threads() - 1)
     forked._let_threads_go()
     deadline = time.monotonic() + 30.0
-    while tasks() > before - (torch.get_num_threads() - 1) and time.monotonic() < deadline:
+    while tasks() > without and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert tasks() <= before - (torch.get_num_threads() - 1)
+    assert tasks() <= without
     with_threads_at_work()
     assert tasks() == before
 
@@ -64,9 +65,8 @@ def test_a_copy_has_several_threads_and_one_core_for_each() -> None:
     assert process.ready(120.0)
     assert process.alive and not process.unproven
     assert isinstance(process._process, forked.Copy)
-    tasks = [int(task.name) for task in Path(f"/proc/{process._process.pid}/task").iterdir()]
     # The one that was copied, the one that serves, and those that it works with.
-    assert len(tasks) >= 1 + torch.get_num_threads()
+    assert tasks(process._process.pid) >= 1 + torch.get_num_threads()
     assert measuring_process("cpu") is process
 
 
