@@ -249,11 +249,17 @@ class Contest:
         if self.purse.given:
             return True
         process = measuring_process(self.job.device)
+        if process.graph_id != self.job.graph_id:
+            return True
+        starts = not process.answered
+        began = time.monotonic()
         try:
-            ready = process.graph_id != self.job.graph_id or process.ready(self.purse.left())
+            ready = process.ready(self.purse.left() + (self.purse.starting_s if starts else 0.0))
         except MeasureError:
             # The contest starts another one, or tells why it cannot.
             return True
+        if starts:
+            self.purse.waited(time.monotonic() - began)
         if not ready:
             if process.unproven:
                 # A copy of this process that hangs would be asked in vain for ever.

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 #: each part of the graph's time that is (a tenth of it adds a half), and the most.
 SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
-#: (less where less is), however small the program is; and beside these, by kind of device as well,
-#: those that a measuring process takes to start. On an H200 that was ten: with less for all of it
-#: programs waited, and nothing was measured, or the backward graph found nothing left.
-LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 18.0}, 0.1
+#: (less where less is), however small the program is.
+LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 10.0}, 0.1
+#: Seconds that a program may wait, beside all that, for its measuring process to start, by kind of
+#: device. On an H200 it was there after five, and after eleven where Python keeps no byte code.
 START_S = {"cpu": 0.0, "cuda": 12.0}
-#: A promise below this starts nothing.
+#: For a promise below this no process is waited for.
 _NOTHING = 0.01
 #: Of these, and of what tracing leaves, what a forward graph may take whose backward is still to
 #: come, and mostly runs longer.
@@ -48,6 +48,8 @@ class Spending:
     own_s: float = 0.0
     #: Seconds that they took beside it.
     extra_s: float = 0.0
+    #: Seconds for which they waited for a measuring process to start.
+    waited_s: float = 0.0
     _traced_from: float | None = field(default=None, init=False)
 
     def begin(self) -> None:
@@ -80,6 +82,8 @@ class GraphSpending:
     forward: bool = False
     #: Share of its time that the graph might gain, as far as anything can be said.
     promise: float = 0.0
+    #: Seconds for which it waited for a measuring process to start.
+    waited_s: float = 0.0
 
     @property
     def given(self) -> bool:
@@ -99,9 +103,23 @@ class GraphSpending:
         self.own_s = max(self.own_s, _CACHED_S)
 
     @property
+    def starting_s(self) -> float:
+        """Seconds for which a measuring process that starts may be waited for."""
+        if self.promise < _NOTHING:
+            return 0.0
+        return max(0.0, START_S[self.kind] - self.program.waited_s)
+
+    def waited(self, seconds: float) -> None:
+        """It waited for a measuring process to start: of a program, that is spent once."""
+        counted = min(seconds, self.starting_s)
+        self.waited_s += counted
+        self.program.waited_s += counted
+
+    @property
     def extra_s(self) -> float:
         """Seconds that the graph took so far beside what is Inductor's own."""
-        return max(0.0, self.program.clock() - self.began - self.own_s)
+        passed = self.program.clock() - self.began
+        return max(0.0, passed - self.own_s - self.waited_s)
 
     @property
     def allowed_s(self) -> float:
@@ -113,8 +131,6 @@ class GraphSpending:
         # What was not spent on the program's graphs before is this one's, and no debt of theirs.
         spared = max(0.0, part * SHARE * self.program.own_s - self.program.extra_s)
         least = part * LEAST_S[self.kind] * min(1.0, self.promise / PROMISE)
-        if self.promise >= _NOTHING:
-            least += START_S[self.kind]
         return max(share * self.own_s + spared, least - self.program.extra_s)
 
     @property
@@ -137,7 +153,8 @@ class GraphSpending:
         """The graph is done with; what it cost, in words."""
         self.program.own_s += self.own_s
         self.program.extra_s += self.extra_s
+        waited = f", {self.waited_s:.1f} s waited" if self.waited_s else ""
         return (
             f"{self.own_s:.1f} s are Inductor's own; of {self.allowed_s:.1f} s beside it "
-            f"{self.extra_s:.1f} s were used"
+            f"{self.extra_s:.1f} s were used{waited}"
         )

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fusewise.compiler.measuring.bytecode import kept_bytecode
 from fusewise.compiler.measuring.forked import (
     Copy,
     can_copy,
@@ -66,6 +67,8 @@ class MeasuringProcess:
         self.device = device
         #: Seconds that the device was its alone.
         self.held_s = 0.0
+        #: Whether it has started, and did something that it was asked for.
+        self.answered = False
         #: The graph that is prepared, or being so.
         self.graph_id: str | None = None
         self._trusting = False
@@ -204,6 +207,7 @@ class MeasuringProcess:
             raise self._gone() from error
         self._pending -= 1
         self.unproven = False
+        self.answered = True
         self.held_s += held_s
         if not succeeded:
             if last:
@@ -260,6 +264,7 @@ def _started(
     found = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     # Nor does it need processes that wait for kernels to compile before there are any.
     found["TORCH_WARM_POOL"] = "0"
+    found |= kept_bytecode()
     if device == "cpu":
         found |= pinned(torch.get_num_threads(), {**os.environ, **environment})
     return subprocess.Popen(

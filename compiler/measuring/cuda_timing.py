@@ -18,10 +18,10 @@ import torch
 _WAKE_S, _WAKE_AGAIN_S = 0.3, 0.02
 #: Seconds after which a device may have lowered its clock.
 _PAUSE_S = 1.0
-#: Launches in one graph, and seconds that its replay is to take at least.
-_LAUNCHES, _MOST_LAUNCHES, _SAMPLE_S = 20, 400, 3e-4
-#: A launch that takes longer than this is timed alone.
-_LONG_S = 2e-3
+#: Launches in one graph, and seconds after which there are enough of them.
+_LAUNCHES, _ENOUGH_S = 20, 1e-3
+#: Seconds that its replay is to take at least, for which there may be this many.
+_SAMPLE_S, _MOST_LAUNCHES = 3e-4, 400
 #: What a launch takes at the least, where the noise of two times is as large as their difference.
 _LEAST_S = 1e-7
 
@@ -129,7 +129,7 @@ def sampler(
         return call()
 
     once()
-    launches = 1 if once() > _LONG_S else _LAUNCHES
+    launches = max(1, min(_LAUNCHES, math.ceil(_ENOUGH_S / once())))
     try:
         if not single:
             return _replayed(watch, call, restore, launches), "cuda graph"
@@ -160,7 +160,7 @@ def _replayed(
 
     replay = prepare(launches)
     took = replay() * launches
-    if launches > 1 and took < _SAMPLE_S:
+    if took < _SAMPLE_S:
         more = math.ceil(launches * _SAMPLE_S / max(took, 1e-6))
         replay = prepare(min(_MOST_LAUNCHES, more))
     return replay

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,11 @@ def stepwise(live: Any, untuned: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     with fresh_cache():
         blocks_ahead.ask_for_blocks(program.source, program.settings)
         assert await_kernels(program.source, program.settings, 60.0)
-        yield graph, program, blocks_ahead.await_blocks(program.source, 60.0)
+        compiled = blocks_ahead.await_blocks(program.source, 60.0)
+        for asked in blocks_ahead._asked.values():
+            # Compilers that were at work when time was up still write what they made.
+            wait(asked.futures.values(), 60.0)
+        yield graph, program, compiled
     configurations._offered.clear()
 
 

@@ -128,13 +128,36 @@ def test_a_forward_graph_leaves_some_of_the_least_to_its_backward() -> None:
     program = Spending(clock=clock)
     forward = program.graph()
     forward.kind, forward.forward, forward.promise = "cuda", True, PROMISE
-    # A process starts once for both.
-    assert forward.left() == pytest.approx(FORWARD_PART * LEAST_S["cuda"] + START_S["cuda"])
+    assert forward.left() == pytest.approx(FORWARD_PART * LEAST_S["cuda"])
     clock.now += forward.left()
     forward.end()
     backward = program.graph()
     backward.kind, backward.promise = "cuda", PROMISE
     assert backward.left() == pytest.approx((1 - FORWARD_PART) * LEAST_S["cuda"])
+
+
+def test_waiting_for_a_process_to_start_is_spent_once_and_beside_the_rest() -> None:
+    clock = Clock()
+    program = Spending(clock=clock)
+    forward = program.graph()
+    forward.kind, forward.forward = "cuda", True
+    assert forward.starting_s == 0.0
+    forward.promise = PROMISE
+    assert forward.starting_s == START_S["cuda"]
+    before = forward.left()
+    clock.now += 5.0
+    forward.waited(5.0)
+    assert forward.left() == pytest.approx(before)
+    assert "5.0 s waited" in forward.end()
+    backward = program.graph()
+    backward.kind, backward.promise = "cuda", PROMISE
+    assert backward.starting_s == pytest.approx(START_S["cuda"] - 5.0)
+    left = backward.left()
+    clock.now += 60.0
+    backward.waited(60.0)
+    # No longer than a start may take: the rest is its own.
+    assert backward.starting_s == 0.0
+    assert backward.left() == pytest.approx(max(0.0, left - 53.0))
 
 
 def two_sums(x: torch.Tensor) -> Any:
