@@ -30,6 +30,7 @@ from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.kernel_codes import kernel_codes
+from fusewise.compiler.inductor.triton_ahead import await_pool
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.notices import warn_once
@@ -252,13 +253,19 @@ class Contest:
         if process.graph_id != self.job.graph_id:
             return True
         starts = not process.answered
+        starting_s = self.purse.starting_s if starts else 0.0
         began = time.monotonic()
         try:
-            ready = process.ready(self.purse.left() + (self.purse.starting_s if starts else 0.0))
+            ready = process.ready(self.purse.left() + starting_s)
         except MeasureError:
             # The contest starts another one, or tells why it cannot.
             return True
         if starts:
+            self.purse.waited(time.monotonic() - began)
+        if ready and self.purse.kind != "cpu":
+            # Kernels that no pool compiles are compiled one after the other where they are timed.
+            began = time.monotonic()
+            await_pool(self.purse.starting_s)
             self.purse.waited(time.monotonic() - began)
         if not ready:
             if process.unproven:

@@ -17,8 +17,9 @@ SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
 #: (less where less is), however small the program is.
 LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 10.0}, 0.1
-#: Seconds that a program may wait, beside all that, for its measuring process to start, by kind of
-#: device. On an H200 it was there after five, and after eleven where Python keeps no byte code.
+#: Seconds that a program may wait, beside all that, for its measuring process and Inductor's pool
+#: to start, by kind of device. Beside an H200 they were there after five, and after eleven where
+#: Python keeps no byte code.
 START_S = {"cpu": 0.0, "cuda": 12.0}
 #: For a promise below this no process is waited for.
 _NOTHING = 0.01
@@ -48,7 +49,7 @@ class Spending:
     own_s: float = 0.0
     #: Seconds that they took beside it.
     extra_s: float = 0.0
-    #: Seconds for which they waited for a measuring process to start.
+    #: Seconds for which they waited for processes to start.
     waited_s: float = 0.0
     _traced_from: float | None = field(default=None, init=False)
 
@@ -82,7 +83,7 @@ class GraphSpending:
     forward: bool = False
     #: Share of its time that the graph might gain, as far as anything can be said.
     promise: float = 0.0
-    #: Seconds for which it waited for a measuring process to start.
+    #: Seconds for which it waited for processes to start.
     waited_s: float = 0.0
 
     @property
@@ -110,7 +111,7 @@ class GraphSpending:
         return max(0.0, START_S[self.kind] - self.program.waited_s)
 
     def waited(self, seconds: float) -> None:
-        """It waited for a measuring process to start: of a program, that is spent once."""
+        """It waited for processes to start, which is spent once a program."""
         counted = min(seconds, self.starting_s)
         self.waited_s += counted
         self.program.waited_s += counted

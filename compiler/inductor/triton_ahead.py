@@ -40,6 +40,21 @@ def triton_kernels(source: str) -> Iterator[tuple[str, str, str]]:
             yield name, code, keywords.get("device_str", "cuda")
 
 
+def await_pool(timeout_s: float) -> bool:
+    """Wait until Inductor's pool has started; whether it has, which is never so without one.
+
+    It is a process that imports what Inductor needs anew, and may take as long as a small program
+    takes to compile.
+    """
+    if AsyncCompile.use_process_pool():
+        return True
+    starting = AsyncCompile._ready_future
+    if starting is None:
+        return False
+    wait([starting], timeout_s)
+    return AsyncCompile.use_process_pool()
+
+
 def await_kernels(source: str, settings: Mapping[str, Any], timeout_s: float) -> bool:
     """Wait until a program's Triton kernels are compiled, or have failed to.
 
