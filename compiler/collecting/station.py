@@ -181,8 +181,12 @@ class Station:
     def _time(self, line: _Line) -> None:
         try:
             while not self._closing.is_set():
-                with contextlib.suppress(queue.Empty):
-                    self._time_one(line.timer, line.graphs.get(timeout=_TICK_S))
+                try:
+                    graph = line.graphs.get(timeout=_TICK_S)
+                except queue.Empty:
+                    line.timer.look()
+                else:
+                    self._time_one(line.timer, graph)
         except Exception as error:
             log.debug("timing failed", exc_info=True)
             self.failed(error)
@@ -190,12 +194,18 @@ class Station:
             line.timer.close()
 
     def _time_one(self, timer: Timer, graph: PreparedGraph) -> None:
-        with self._quiet():
-            batch = _timed(timer, graph)
+        batch = self._timed(timer, graph)
         # What was cut short is as if it had not been begun.
         if not self._closing.is_set():
             self._pool.learn(batch.signatures)
             self._close_part(batch)
+
+    def _timed(self, timer: Timer, graph: PreparedGraph) -> Batch:
+        try:
+            return timer.time(graph, self._quiet)
+        except Exception as error:
+            log.warning("timing %s failed", graph.sample, exc_info=True)
+            return Batch(graph.item, failures=[f"{graph.sample}: {first_line(error)}"])
 
     def _quiet(self) -> AbstractContextManager[None]:
         """The pool stands still where it runs on the cores that are timed."""
@@ -222,14 +232,6 @@ class _Line:
         # A full queue leaves graphs in the pipes, and so their senders waiting.
         most = max(2, _QUEUE_EACH * settings.workers // settings.timers)
         self.graphs: queue.Queue[PreparedGraph] = queue.Queue(most)
-
-
-def _timed(timer: Timer, graph: PreparedGraph) -> Batch:
-    try:
-        return timer.time(graph)
-    except Exception as error:
-        log.warning("timing %s failed", graph.sample, exc_info=True)
-        return Batch(graph.item, failures=[f"{graph.sample}: {first_line(error)}"])
 
 
 def _complete(settings: Settings) -> Settings:

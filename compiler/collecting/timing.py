@@ -6,18 +6,22 @@ in it, and the next one gets a new process. Compiles nothing.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal
 
 import torch
 
-from fusewise.compiler.collecting.work import Batch, Call, KernelRun, PreparedGraph
+from fusewise.compiler.collecting.passes import known, lacking, match, skipped
+from fusewise.compiler.collecting.work import Batch, KernelRun, PreparedGraph
 from fusewise.compiler.measuring.client import MeasuringProcess
 from fusewise.compiler.measuring.job import Budget, GraphResult, ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
+from fusewise.compiler.measuring.pace import SLOW
 from fusewise.compiler.measuring.sampling import together
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import FEATURES_VERSION
@@ -28,8 +32,15 @@ from fusewise.search.samples import Summary, summary
 #: Seconds for all kernels of one program, loading included.
 _KERNELS_S = 90.0
 #: On a CPU the kernels of a graph are gone over so often, with this effort each time.
-_PASSES: Final = 4
+_PASSES: Final = 3
 _OF_A_PASS: Final = Effort(seconds=0.0125, min_samples=6, max_samples=10)
+#: Passes more where one did not find the processor at its full pace.
+_MORE_PASSES = 12
+#: Seconds before each of these in which the processor may come to its full pace again, and seconds
+#: between two looks.
+_REST_S, _LOOK_S = 2.0, 0.05
+#: Seconds of rest in all: so many at any time, and this share of those since the first graph.
+_REST_AT_ONCE_S, _REST_SHARE = 10.0, 0.35
 #: Seconds of timing for each whole program, and rounds at least.
 _WHOLE_S = 0.12
 _WHOLE_ROUNDS = 12
@@ -70,33 +81,91 @@ class Timer:
         self._effort = effort or (_OF_A_PASS if cpu else Effort())
         self._process: MeasuringProcess | None = None
         self._lock = threading.Lock()
-        self._stopped = False
+        self._stopped = threading.Event()
+        self._since: float | None = None
+        self._rested_s = 0.0
         #: Measuring processes that died or were killed.
         self.lost = 0
         self._held_before_s = 0.0
 
-    def time(self, graph: PreparedGraph) -> Batch:
-        """Time the kernels and the whole programs of a graph; failures are in the result."""
+    def time(
+        self,
+        graph: PreparedGraph,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Batch:
+        """Time the kernels and the whole programs of a graph; failures are in the result.
+
+        Args:
+            graph: what to time.
+            alone: keeps others off the device while something is timed. Where something beyond
+                this machine was in the way of a kernel, others get some seconds before the kernel
+                is gone over again.
+        """
         batch = Batch(graph.item, rows=list(graph.rows), graphs=1)
         taken: dict[int, list[list[CallTimes]]] = {number: [] for number in range(len(graph.runs))}
-        for _ in range(self._passes):
-            for number in list(taken):
-                run = graph.runs[number]
-                try:
-                    calls = self._ready(graph).time_kernels(
-                        run.program, self._effort, _KERNELS_S, _skipped(run.calls)
-                    )
-                except MeasureError as error:
-                    self._failed(graph, run, error, batch)
-                    del taken[number]
-                else:
-                    taken[number].append(calls)
+        with alone():
+            for _ in range(self._passes):
+                self._pass(graph, taken, batch)
+        for _ in range(_MORE_PASSES):
+            if not any(lacking(passes) for passes in taken.values()) or not self._rest():
+                break
+            with alone():
+                self._pass(graph, taken, batch)
         for number, passes in taken.items():
             calls = together(passes, self._effort.target_interval) if len(passes) > 1 else passes[0]
             self._kernel_rows(graph.runs[number], calls, batch)
         if graph.contest:
-            self._whole(graph, batch)
+            with alone():
+                self._whole(graph, batch)
         return batch
+
+    def _pass(
+        self, graph: PreparedGraph, taken: dict[int, list[list[CallTimes]]], batch: Batch
+    ) -> None:
+        """Go over the kernels of a graph once, but for those that are known by now.
+
+        Args:
+            graph: the graph.
+            taken: what was taken of each of its programs; gets one pass more. Programs that fail
+                are taken out.
+            batch: takes failures.
+        """
+        for number in list(taken):
+            run, passes = graph.runs[number], taken[number]
+            left_out = skipped(run.calls)
+            if len(passes) >= self._passes:
+                if not lacking(passes):
+                    continue
+                left_out |= known(passes)
+            try:
+                calls = self._ready(graph).time_kernels(
+                    run.program, self._effort, _KERNELS_S, left_out
+                )
+            except MeasureError as error:
+                self._failed(graph, run, error, batch)
+                del taken[number]
+            else:
+                passes.append(calls)
+
+    def _rest(self) -> bool:
+        """Wait for the processor to be at its full pace, for some seconds at most.
+
+        A neighbour that never goes would take most of the time of a collection.
+
+        Returns:
+            False where too much of it has gone into waiting already.
+        """
+        start = time.monotonic()
+        self._since = self._since or start
+        if self._rested_s > _REST_AT_ONCE_S + _REST_SHARE * (start - self._since):
+            return False
+        # What became of a process that is gone is found out by the next pass.
+        with contextlib.suppress(MeasureError):
+            while time.monotonic() - start < _REST_S and not self._stopped.wait(_LOOK_S):
+                if self._pace() <= SLOW:
+                    break
+        self._rested_s += time.monotonic() - start
+        return not self._stopped.is_set()
 
     @property
     def held_s(self) -> float:
@@ -107,7 +176,7 @@ class Timer:
     def stop(self) -> None:
         """Have the measuring process killed and start no other; any thread may."""
         with self._lock:
-            self._stopped = True
+            self._stopped.set()
             if self._process is not None:
                 self._process.stop()
 
@@ -117,11 +186,28 @@ class Timer:
         if self._process is not None:
             self._process.kill()
 
+    def look(self) -> None:
+        """Look at the pace of a CPU while there is nothing to time, to know the best later on."""
+        if self._profile.kind == "cpu":
+            # What is wrong with the process, the next graph tells.
+            with contextlib.suppress(MeasureError):
+                self._pace()
+
+    def _pace(self) -> float:
+        return self._running().slowness(self._profile.threads, _KERNELS_S)
+
     def _ready(self, graph: PreparedGraph) -> MeasuringProcess:
         """The process, with the graph in hand."""
+        process = self._running()
+        if process.graph_id != graph.key:
+            process.prepare(graph.job)
+        return process
+
+    def _running(self) -> MeasuringProcess:
+        """The process; another one where that is gone."""
         if self._process is None or not self._process.alive:
             with self._lock:
-                if self._stopped:
+                if self._stopped.is_set():
                     raise MeasureError(
                         "it was stopped", subject="collection", remedy="collect again"
                     )
@@ -129,8 +215,6 @@ class Timer:
                     self.lost += 1
                     self._held_before_s += self._process.held_s
                 self._process = MeasuringProcess(self._device, self._environment, _MEASURING)
-        if self._process.graph_id != graph.key:
-            self._process.prepare(graph.job)
         return self._process
 
     def _kernel_rows(self, run: KernelRun, calls: Sequence[CallTimes], batch: Batch) -> None:
@@ -250,33 +334,6 @@ class Timer:
             code_hash=job.code_hash if job else "",
             torch_version=str(torch.__version__),
         )
-
-
-def match(calls: Sequence[Call], times: Sequence[CallTimes]) -> Iterator[tuple[Call, CallTimes]]:
-    """Pair the calls of a program with what was timed, each kind in its order.
-
-    Where the two do not agree on what was called, nothing of that kind is given: a time under the
-    wrong name is worse than none.
-    """
-    kernels = [call for call in calls if call.kind == "kernel"]
-    timed = [time for time in times if time.kernel]
-    if [call.kernel for call in kernels] == [time.kernel for time in timed]:
-        yield from zip(kernels, timed, strict=True)
-    externs = [call for call in calls if call.kind == "extern"]
-    extern_times = [time for time in times if not time.kernel]
-    if len(externs) == len(extern_times):
-        yield from zip(externs, extern_times, strict=True)
-
-
-def _skipped(calls: Sequence[Call]) -> frozenset[tuple[str, int]]:
-    """Calls that are not to be timed, by kernel name and occurrence."""
-    seen: Counter[str] = Counter()
-    skipped = set()
-    for call in calls:
-        if not call.wanted:
-            skipped.add((call.kernel, seen[call.kernel]))
-        seen[call.kernel] += 1
-    return frozenset(skipped)
 
 
 def _conditions(times: CallTimes) -> dict[str, object]:

@@ -170,6 +170,16 @@ class MeasuringProcess:
         result: list[CallTimes] = self._answers(timeout_s)
         return result
 
+    def slowness(self, threads: int, timeout_s: float) -> float:
+        """How much longer a standard piece of work takes on so many threads than at full pace.
+
+        Raises:
+            MeasureError: as for :meth:`measure`.
+        """
+        self._send("slowness", threads)
+        result: float = self._answers(timeout_s)
+        return result
+
     def _send(self, name: str, *arguments: Any) -> None:
         if not self.alive:
             self.kill()

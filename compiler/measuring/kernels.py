@@ -39,8 +39,9 @@ _MOST_UPDATES = 8
 _WARM_CALLS, _WARM_S = 3, 3e-3
 #: Seconds that a first call may take for a second one to be made undisturbed by others.
 _FIRST_S = 0.25
-#: Seconds to wait for a processor that has slowed down, before a kernel's samples.
-_RECOVERY_S = 0.25
+#: Seconds to wait for a processor that has slowed down, before a kernel's samples, and samples that
+#: are taken where that was in vain. Others may do something useful before it is gone over again.
+_RECOVERY_S, _SLOW_SAMPLES = 0.05, 3
 #: Of the seconds that a kernel is timed for, what an extern call gets, and its least samples.
 _EXTERN_SHARE, _EXTERN_SAMPLES = 0.2, 5
 #: Larger arguments are not copied and put back around a kernel's timing.
@@ -214,18 +215,25 @@ class KernelTimer:
         calls = min(calls, most - 1) if ahead else calls
         quiet.expect((calls + ahead) * min(once))
 
+        full = self._pace.recovered(_RECOVERY_S)
+        slowness = [self._pace.slowness()]
+
         def sample() -> tuple[float, bool]:
             restore()
             with quiet:
                 if ahead:
                     repeat(1)
                 seconds = repeat(calls) / calls
-            return seconds, quiet.disturbed
+            disturbed = quiet.disturbed
+            slowness.append(self._pace.slowness())
+            return seconds, disturbed or max(slowness[-2:]) > SLOW
 
-        full = self._pace.recovered(_RECOVERY_S)
-        take_samples(times, self._effort_for(times), sample)
-        times.slowness = self._pace.slowness()
-        times.disturbed = times.disturbed or not full or times.slowness > SLOW
+        effort = self._effort_for(times)
+        if not full:
+            few = min(effort.min_samples, _SLOW_SAMPLES)
+            effort = dataclasses.replace(effort, min_samples=few, max_samples=few)
+        take_samples(times, effort, sample)
+        times.slowness = sorted(slowness)[len(slowness) // 2]
 
 
 def _python_loop(call: Callable[[], Any]) -> Callable[[int], float]:

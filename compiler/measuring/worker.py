@@ -256,6 +256,11 @@ class Worker:
                 raise RuntimeError(f"at {name}: {first_line(error)}") from error
         return timer.calls
 
+    def slowness(self, threads: int) -> float:
+        """How much longer a standard piece of work takes on so many threads than at full pace."""
+        torch.set_num_threads(threads)
+        return self._pace.slowness()
+
     def _load(self, program: ProgramJob, result: ProgramResult) -> Call | None:
         offer_blocks(program.blocks)
         try:

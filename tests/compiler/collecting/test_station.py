@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,14 @@ class Timing:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.act: Callable[[PreparedGraph], Batch] = lambda graph: Batch(graph.item, graphs=1)
 
-    def time(self, graph: PreparedGraph) -> Batch:
-        return self.act(graph)
+    def time(
+        self, graph: PreparedGraph, alone: Callable[[], AbstractContextManager[None]]
+    ) -> Batch:
+        with alone():
+            return self.act(graph)
+
+    def look(self) -> None:
+        pass
 
     def stop(self) -> None:
         pass

@@ -6,13 +6,15 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fusewise.compiler.collecting import timing as timing_module
-from fusewise.compiler.collecting.timing import Timer, match
+from fusewise.compiler.collecting.passes import match
+from fusewise.compiler.collecting.timing import Timer
 from fusewise.compiler.collecting.work import Batch, Call, KernelRun, PreparedGraph
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes
@@ -66,6 +68,17 @@ def timer(
     assert scripts.running() == []
 
 
+class Counted:
+    """Counts how often the device was asked for."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+
+    def __call__(self) -> AbstractContextManager[None]:
+        self.entered += 1
+        return nullcontext()
+
+
 def measurements(batch: Batch) -> dict[str, MeasurementRow]:
     return {row.subject_id: row for row in batch.rows if isinstance(row, MeasurementRow)}
 
@@ -103,6 +116,39 @@ def test_of_several_passes_the_fastest_samples_count(
     assert (row.median_us, row.rounds) == (2.0, 5)
     assert (row.clock["passes"], row.clock["disturbed"]) == (2, False)
     assert (batch.kernels, batch.signatures) == (1, ["signature of k"])
+
+
+@pytest.mark.parametrize("timer", [2], indirect=True)
+def test_what_was_slowed_down_is_gone_over_again_at_full_pace(
+    timer: Timer, scripts: Any, acting: Any
+) -> None:
+    slow, fast = CallTimes("k", [3.0] * 9, disturbed=True), times("k", *[2.0] * 9)
+    script = [acting.RECEIVE, answer(None), acting.RECEIVE, answer([slow])]
+    script += [acting.RECEIVE, answer([fast])]
+    # The pace is looked at until it is full.
+    script += [acting.RECEIVE, answer(1.6), acting.RECEIVE, answer(1.0)]
+    scripts.give([*script, acting.RECEIVE, answer([fast]), acting.FOREVER])
+    alone = Counted()
+    batch = timer.time(graph(acting, "k"), alone)
+    row = measurements(batch)["signature of k"]
+    assert (row.median_us, row.clock["passes"], row.clock["disturbed"]) == (2.0, 2, False)
+    # While it waits others may go on.
+    assert alone.entered == 2
+
+
+@pytest.mark.parametrize("timer", [2], indirect=True)
+def test_slowness_that_never_passes_is_told(
+    timer: Timer, scripts: Any, acting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing_module, "_REST_AT_ONCE_S", -1.0)
+    slow = CallTimes("k", [3.0] * 9, disturbed=True, slowness=1.5)
+    script = [acting.RECEIVE, answer(None)]
+    for _ in range(2):
+        script += [acting.RECEIVE, answer([slow])]
+    scripts.give([*script, acting.FOREVER])
+    row = measurements(timer.time(graph(acting, "k")))["signature of k"]
+    assert (row.status, row.median_us) == ("ok", 3.0)
+    assert (row.clock["disturbed"], row.clock["slowness"]) == (True, 1.5)
 
 
 @pytest.mark.parametrize("timer", [2], indirect=True)
