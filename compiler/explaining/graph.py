@@ -23,7 +23,14 @@ from fusewise.compiler.explaining.candidates import (
 )
 from fusewise.compiler.explaining.counterfactual import Question
 from fusewise.compiler.explaining.inner import InnerLooks
-from fusewise.compiler.explaining.kernels import Kernels, Times, explained_plan
+from fusewise.compiler.explaining.kernels import (
+    Generated,
+    Kernels,
+    Times,
+    explained_plan,
+    generated,
+    surveyed,
+)
 from fusewise.compiler.explaining.looking import Looked, Looker, Seen
 from fusewise.compiler.explaining.report import (
     ExplainedGraph,
@@ -113,16 +120,15 @@ class GraphExplainer:
         """The graph explained, then those within it; Inductor lowers it several times for that."""
         kind = self._graph.kind
         self._told(f"{kind}: fusions")
-        choice, own, seen = self._look()
+        within = InnerLooks(self._looker)
+        choice, own, seen, program = self._look(within)
         passes, default = self._passes(), own.default
         self._told(f"{kind}: kernels")
-        within = InnerLooks(self._looker)
-        to_time = self._wish.measure
-        default_kernels = Kernels(self._graph, default.view, within.look, to_time=to_time)
-        kernels = default_kernels
+        kernels = default_kernels = Kernels(default.view, program)
         if seen is not default:
-            look = within.look_at_chosen(seen.view)
-            kernels = Kernels(self._graph, seen.view, look, to_time=to_time)
+            look, to_time = within.look_at_chosen(seen.view), self._wish.measure
+            program = generated(self._graph, seen.view.schedule, look, to_time=to_time)
+            kernels = Kernels(seen.view, program)
         timed = default_timed = None
         why = own.why
         candidates = completed(choice, default.view, seen.view)
@@ -158,8 +164,11 @@ class GraphExplainer:
         )
         return whole, *self._told_within(within, kernels, timed, default_kernels, default_timed)
 
-    def _look(self) -> tuple[Chosen, Looked, Seen]:
-        """The chosen schedule, what is told of Inductor's own nodes, and the chosen plan."""
+    def _look(self, within: InnerLooks) -> tuple[Chosen, Looked, Seen, Generated]:
+        """The chosen schedule, what is told of Inductor's own nodes, and the chosen plan.
+
+        With Inductor's own program: it is generated from the nodes that were looked at.
+        """
         known = find_chosen(self._graph, self._session, self._predictor, self._key)
         tracing = Tracing()
         looked: list[tuple[Chosen, Looked]] = []
@@ -177,12 +186,14 @@ class GraphExplainer:
             rules = self._session.options.rules
             looked.append((choice, self._looker.look(live, tracing.trace, default, same, rules)))
 
-        self._graph.survey((), look, tracing.watch)
+        program = surveyed(
+            self._graph, look, tracing.watch, within.look, to_time=self._wish.measure
+        )
         ((choice, own),) = looked
         if own.chosen is not None:
-            return choice, own, own.chosen
+            return choice, own, own.chosen, program
         assert choice.schedule is not None, "only a schedule has choices of its own"
-        return choice, own, self._seen_under(choice.schedule, choice.origin)
+        return choice, own, self._seen_under(choice.schedule, choice.origin), program
 
     def _seen_under(self, schedule: Schedule, origin: str) -> Seen:
         """The graph lowered under the choices of a schedule."""

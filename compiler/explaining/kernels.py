@@ -16,8 +16,12 @@ from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.fusion_trace import FusionTrace
 from fusewise.compiler.inductor.inner_graphs import inner_graphs
-from fusewise.compiler.inductor.interceptors import LiveGraph, Program
-from fusewise.compiler.inductor.launches import Launch, generate_with_launches
+from fusewise.compiler.inductor.interceptors import FusionWatch, LiveGraph, Program
+from fusewise.compiler.inductor.launches import (
+    Launch,
+    generate_with_launches,
+    survey_with_launches,
+)
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob, ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
@@ -64,41 +68,77 @@ class Times:
     within: Mapping[str, Timed]
 
 
+#: Is shown a graph within a graph: its name, the graph, and how Inductor fused it.
+LookWithin = Callable[[str, LiveGraph, FusionTrace], None]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A generated program, not yet compiled, and what it launches in its order."""
+
+    program: Program
+    launches: tuple[Launch, ...]
+    #: Of the graphs within the graph, by name.
+    within: Mapping[str, tuple[Launch, ...]]
+
+
+def generated(
+    graph: GraphCompile, schedule: Schedule, look_within: LookWithin, *, to_time: bool
+) -> Generated:
+    """The program of a schedule.
+
+    Args:
+        graph: that the schedule is of.
+        schedule: of it.
+        look_within: is shown each graph within the graph.
+        to_time: whether its kernels are to be timed, not only named.
+
+    Raises:
+        PlanError: the plan is illegal for this graph.
+    """
+    with inner_graphs(look_within) as within:
+        program, launches = generate_with_launches(graph, schedule, to_run=to_time)
+    return Generated(program, launches, {name: tuple(of) for name, of in within.items()})
+
+
+def surveyed(
+    graph: GraphCompile,
+    visit: Callable[[LiveGraph], None],
+    watch: FusionWatch,
+    look_within: LookWithin,
+    *,
+    to_time: bool,
+) -> Generated:
+    """Inductor's own program of a graph that ``visit`` is shown before anything is fused.
+
+    Args:
+        graph: the graph.
+        visit: is shown it.
+        watch: Inductor fuses inside of it to find its own plan.
+        look_within: as in :func:`generated`.
+        to_time: as in :func:`generated`.
+    """
+    with inner_graphs(look_within) as within:
+        program, launches = survey_with_launches(graph, visit, watch, to_run=to_time)
+    return Generated(program, launches, {name: tuple(of) for name, of in within.items()})
+
+
 class Kernels:
-    """The generated program of a plan and its launches."""
+    """The launches of a plan's program, each with the group that it is of."""
 
-    def __init__(
-        self,
-        graph: GraphCompile,
-        view: View,
-        look_within: Callable[[str, LiveGraph, FusionTrace], None] = lambda *_: None,
-        *,
-        to_time: bool,
-    ) -> None:
-        """Generate the program.
-
-        Args:
-            graph: that the plan is of.
-            view: the plan.
-            look_within: is shown each graph within the graph.
-            to_time: whether its kernels are to be timed, not only named.
+    def __init__(self, view: View, program: Generated) -> None:
+        """Args:
+        view: the plan.
+        program: of the plan.
         """
         self._view = view
-        with inner_graphs(look_within) as within:
-            self._program, self._launches = generate_with_launches(
-                graph, view.schedule, to_run=to_time
-            )
-        self._within = {name: tuple(launches) for name, launches in within.items()}
+        self._program, self._launches = program.program, program.launches
+        self._within = program.within
         self._of_launch = _groups_of(view, self._launches)
 
     @property
-    def program(self) -> Program:
-        """The program, not yet compiled."""
-        return self._program
-
-    @property
     def launches(self) -> tuple[Launch, ...]:
-        """Its launches in their order."""
+        """What the program launches, in its order."""
         return self._launches
 
     def explained(self, times: Times | None) -> tuple[ExplainedGroup, ...]:

@@ -1,8 +1,8 @@
 """Explaining a whole program: each of its graphs where Inductor compiles it.
 
-Puts the parts of the explanation together. The program is run once: forward and backward graphs
-compiled by Inductor's own schedule, so that a backward graph comes with the strides that it will
-have; inference graphs as they were captured, operator by operator.
+Puts the parts of the explanation together. The program is run once, its graphs operator by operator
+as they were captured, so that nothing has to be compiled for them; a backward graph comes with the
+strides that Inductor gives what the forward graph keeps for it.
 """
 
 from __future__ import annotations
@@ -147,8 +147,7 @@ class _Explainer:
     def _explained(self, graph: GraphCompile) -> Any | None:
         """Explain a graph where Inductor lowers it; its code where that was compiled for it."""
         explainer = GraphExplainer(self._session, self._wish, graph, self._passes, self._watch)
-        # The strides of what an inference graph gives are those of the captured program anyway.
-        runs_captured = graph.kind == "inference" and not has_inner_graphs(graph.gm)
+        runs_captured = not has_inner_graphs(graph.gm)
         failures: list[Exception] = []
         found: list[ExplainedGraph] = []
 
@@ -169,6 +168,8 @@ class _Explainer:
         if not found:
             # Where nothing waited, or rules are to have their way before there is a lowering.
             found.extend(explainer.explained())
+            # A backward graph is compiled for strides that only a compile tells.
+            runs_captured &= graph.kind != "forward"
         self.found.extend(found)
         self.unresolved = explainer.unresolved or self.unresolved
         return make_boxed_func(graph.gm.forward) if runs_captured else output

@@ -7,15 +7,20 @@ nothing, and compiles nothing itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 from torch._dynamo.utils import counters
 from torch._guards import TracingContext
+from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import IRNode
 from torch._inductor.triton_bundler import TritonBundler
+from torch._inductor.utils import set_tracing_context_output_strides
 from torch._inductor.virtualized import NullHandler, V
+from torch.fx.experimental.symbolic_shapes import SymExprPrinter, free_unbacked_symbols
 
 from fusewise.schedule.schedule import Schedule
 
@@ -74,6 +79,27 @@ def told_strides() -> tuple[Any, ...]:
     """Strides of outputs that AOTAutograd was told of by the last compile."""
     context = TracingContext.try_get()
     return () if context is None else tuple(context.output_strides or ())
+
+
+def tell_strides(graph: GraphLowering, example_inputs: Sequence[Any]) -> None:
+    """Tell AOTAutograd the strides of a lowered graph's outputs, as the end of its compile does."""
+    forget_strides()
+    if TracingContext.try_get() is None:
+        return
+    text = SymExprPrinter().doprint
+    strides = [
+        tuple(text(stride) for stride in output.get_layout().stride) if _known(output) else None
+        for output in graph.graph_outputs or ()
+    ]
+    told: Any = SimpleNamespace(output_strides=strides)
+    set_tracing_context_output_strides(example_inputs, told)
+
+
+def _known(output: Any) -> bool:
+    """Whether an output is a tensor with strides that do not depend on what is in another."""
+    if not (isinstance(output, IRNode) and output.has_tensor_output()):
+        return False
+    return not free_unbacked_symbols(output.get_stride())
 
 
 def told_counts() -> Counter[str]:

@@ -27,6 +27,7 @@ from fusewise.compiler.inductor.compiling_ahead import (
     Ahead,
     apart,
     forget_strides,
+    tell_strides,
     told_counts,
     told_strides,
 )
@@ -125,7 +126,9 @@ class GraphCompile:
         """Compile as Inductor does, and have ``visit`` look at the graph once it is lowered.
 
         What is surveyed and generated meanwhile builds on that lowering. ``visit`` is not called
-        where the graph comes out of Inductor's cache, or Inductor leaves no room for it.
+        where the graph comes out of Inductor's cache, or Inductor leaves no room for it. Where the
+        compile does not go on, AOTAutograd is told the strides of its outputs as if it had: those
+        of a forward graph are the ones that the backward graph is compiled for.
 
         Args:
             visit: whether the compile is to go on.
@@ -141,6 +144,7 @@ class GraphCompile:
             self._waiting = waiting
             try:
                 if not visit():
+                    tell_strides(waiting.graph, self.example_inputs)
                     raise _GivenUpError
             finally:
                 self._waiting = None
@@ -176,18 +180,20 @@ class GraphCompile:
         choices: Iterable[Choice],
         visit: Callable[[LiveGraph], None],
         watch: FusionWatch | None = None,
+        then: Applier | None = None,
     ) -> None:
         """Lower the graph under ``choices`` and show it to ``visit`` before anything is fused.
 
-        What Inductor fuses to find its own plan goes on inside of ``watch``. No code is generated.
+        What Inductor fuses to find its own plan goes on inside of ``watch``. Code is generated only
+        for ``then``, which gets the same nodes after ``visit`` and keeps the program.
         Raises what ``visit`` raises, and Inductor's own errors.
         """
         schedule = Schedule(lowering=tuple(choices))
         inlining = _inlining(schedule, record=True)
-        surveyor = Surveyor(visit, inlining, watch)
-        with suppress(SurveyedError):
+        surveyor = Surveyor(visit, inlining, watch, then)
+        with suppress(SurveyedError, GeneratedError):
             if not self._build_waiting(schedule, surveyor, inlining):
-                self._lower(schedule, surveyor, inlining)
+                self._lower(schedule, StopAtProgram(surveyor), inlining)
         if not surveyor.visited:
             raise RuntimeError("Inductor ended without scheduling the graph")
 

@@ -94,16 +94,24 @@ class GeneratedError(BaseException):
 
 
 class Surveyor(Interceptor):
-    """Read Inductor's own plan, show the unfused graph to ``visit``, and stop."""
+    """Read Inductor's own plan, show the unfused graph to ``visit``, and stop or go on."""
 
     def __init__(
         self,
         visit: Callable[[LiveGraph], None],
         inlining: Inlining,
         watch: FusionWatch | None = None,
+        then: Interceptor | None = None,
     ) -> None:
+        """Args:
+        visit: is shown the graph.
+        inlining: of the lowering.
+        watch: Inductor fuses inside of it to find its own plan.
+        then: what fuses the same nodes afterwards; None to stop there.
+        """
         self._visit = visit
         self._watch = watch
+        self._then = then
         #: What was decided in the lowering.
         self.inlining = inlining
         self.visited = False
@@ -114,7 +122,10 @@ class Surveyor(Interceptor):
         nodes: list[_Node],
         stock: Callable[[list[_Node]], list[_Node]],
     ) -> list[_Node]:
-        """See :class:`Interceptor`; ends in :class:`SurveyedError`, or what ``visit`` raises."""
+        """See :class:`Interceptor`; raises what ``visit`` raises.
+
+        Ends in :class:`SurveyedError` where nothing is to come after it.
+        """
         check_split()
         decisions = tuple(_in_the_end(self.inlining.decisions))
         unfused = GraphState(scheduler, nodes)
@@ -129,11 +140,16 @@ class Surveyor(Interceptor):
         self.visited = True
         figures = self.inlining.figures
         self._visit(LiveGraph(scheduler, tuple(nodes), default_plan, decisions, figures))
-        raise SurveyedError
+        if self._then is None:
+            raise SurveyedError
+        # What was asked of the graph may have changed it.
+        unfused.restore()
+        return self._then.fuse(scheduler, nodes, stock)
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
-        """See :class:`Interceptor`; nothing comes here, since fusing does not return."""
-        raise AssertionError(f"a survey of {graph.name} ended in {len(source)} bytes of code")
+        """See :class:`Interceptor`; only comes here where something fuses after the survey."""
+        assert self._then is not None, f"a survey of {graph.name} ended in code"
+        self._then.module(graph, source)
 
 
 def _in_the_end(decisions: Iterable[InliningDecision]) -> Iterator[InliningDecision]:

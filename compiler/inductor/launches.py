@@ -7,7 +7,6 @@ several loop nests into one function otherwise) and writes down the launches in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import runs_nothing
-from fusewise.compiler.inductor.interceptors import Applier, Program
+from fusewise.compiler.inductor.interceptors import Applier, FusionWatch, LiveGraph, Program
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Schedule
@@ -43,8 +42,9 @@ class Launch:
 class _LaunchRecorder(Applier):
     """An applier that writes down what its program launches."""
 
-    def __init__(self, plan: Plan | None) -> None:
+    def __init__(self, plan: Plan | None, *, to_run: bool) -> None:
         super().__init__(plan)
+        self._to_run = to_run
         self.launches: list[Launch] = []
 
     def fuse(
@@ -56,7 +56,15 @@ class _LaunchRecorder(Applier):
         owner = owners(nodes)
         fused = super().fuse(scheduler, nodes, stock)
         self.launches = follow(scheduler, fused, owner)
+        if not self._to_run:
+            _write_plainly(scheduler)
         return fused
+
+    def recorded(self) -> tuple[Program, tuple[Launch, ...]]:
+        """The program and its launches, once it is generated."""
+        if self.program is None:
+            raise RuntimeError("Inductor ended without generating a program")
+        return self.program, tuple(self.launches)
 
 
 def follow(
@@ -102,6 +110,20 @@ def follow(
     return launches
 
 
+def _write_plainly(scheduler: inductor_scheduler.Scheduler) -> None:
+    """Have the scheduler's kernels for the CPU written for one element at a time.
+
+    That takes less than half the time. Kernels have the names that they have otherwise.
+    """
+    codegen = scheduler.codegen
+
+    def plain() -> None:
+        with inductor_config.patch({"cpp.simdlen": 1}):
+            codegen()
+
+    scheduler.codegen = plain  # type: ignore[method-assign]
+
+
 def generate_with_launches(
     graph: GraphCompile, schedule: Schedule, *, to_run: bool = True
 ) -> tuple[Program, tuple[Launch, ...]]:
@@ -112,13 +134,37 @@ def generate_with_launches(
     Args:
         graph: the graph.
         schedule: of it.
-        to_run: whether the program is ever run. Where only its launches are looked at, kernels for
-            the CPU are written for one element at a time, which takes less than half the time.
+        to_run: whether the program is ever run. One that is not is not good for that.
 
     Raises:
         PlanError: the plan is illegal for this graph.
     """
-    recorder = _LaunchRecorder(schedule.plan)
-    with nullcontext() if to_run else inductor_config.patch({"cpp.simdlen": 1}):
-        program = graph.generate_by(schedule, recorder)
-    return program, tuple(recorder.launches)
+    recorder = _LaunchRecorder(schedule.plan, to_run=to_run)
+    graph.generate_by(schedule, recorder)
+    return recorder.recorded()
+
+
+def survey_with_launches(
+    graph: GraphCompile,
+    visit: Callable[[LiveGraph], None],
+    watch: FusionWatch | None = None,
+    *,
+    to_run: bool = True,
+) -> tuple[Program, tuple[Launch, ...]]:
+    """Survey a graph as Inductor lowers it by itself, and generate Inductor's own program of it.
+
+    The nodes that ``visit`` is shown are those that the program is generated from, so it takes
+    little more than the one or the other.
+
+    Args:
+        graph: the graph.
+        visit: is shown it before anything is fused.
+        watch: Inductor fuses inside of it to find its own plan.
+        to_run: as in :func:`generate_with_launches`.
+
+    Returns:
+        As :func:`generate_with_launches`.
+    """
+    recorder = _LaunchRecorder(None, to_run=to_run)
+    graph.survey((), visit, watch, recorder)
+    return recorder.recorded()
