@@ -118,6 +118,8 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
             elif step:
                 jumps[i] += 1
     low = dtypes & _LOW
+    # What computes a single element has no vectors for masks to stay as they are along.
+    many = bool(loops) and len(origins) >= _WINDOW
     return NodeLoops(
         loops=loops,
         outer=sum(extent > 1 for extent in node.ranges[0]),
@@ -129,7 +131,7 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         along=tuple(along),
         jumps=tuple(jumps),
         steps=moves,
-        still=len(origins) >= _WINDOW and all(origin % loops[-1] == 0 for origin in origins),
+        still=many and all(origin % loops[-1] == 0 for origin in origins),
         operations=sum(
             count
             for name, count in node.ops

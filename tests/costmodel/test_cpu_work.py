@@ -63,6 +63,17 @@ def _column(problem: Problem, profile: DeviceProfile, name: str) -> float:
     return float(2.0**value - 1.0)
 
 
+def test_a_single_element_made_of_many_has_no_loops(narrow: DeviceProfile) -> None:
+    written = _access("contiguous", "0", 1, 0, "b")
+    (node,) = _problem(((), ()), _access("contiguous", "0", 1, 0), written).nodes
+    reads = tuple(_access("contiguous", str(7 * i), 1, 0) for i in range(8))
+    problem = _problem(((), ()), reads[0], written)
+    problem = msgspec.structs.replace(problem, nodes=(msgspec.structs.replace(node, reads=reads),))
+    loops = node_loops(problem.nodes[0], problem)
+    assert (loops.loops, loops.still) == ((), False)
+    assert _column(problem, narrow, "numel") == pytest.approx(1.0)
+
+
 def test_ends_of_rows_are_partial_vectors_and_rows_start_loops(narrow: DeviceProfile) -> None:
     def rows(length: int) -> Problem:
         index = f"{2 * length}*i0 + i1 : 1024, {length}"
