@@ -49,7 +49,7 @@ from fusewise.compiler.inductor.interceptors import (
 from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.lowerings import Standing, can_stand, is_late, standing
 from fusewise.compiler.inductor.program import changed_settings
-from fusewise.compiler.inductor.tuning import tuned_as_measured, tuned_warm
+from fusewise.compiler.inductor.tuning import only_generated, tuned_as_measured, tuned_warm
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import verdicts
 from fusewise.schedule.rules import RuleSet
@@ -288,7 +288,7 @@ class GraphCompile:
         if waiting is None or not is_late(patches):
             return False
         try:
-            with self.settings(schedule), kernels_by(schedule, self.rules):
+            with self.settings(schedule), kernels_by(schedule, self.rules), only_generated():
                 lowered, decided = waiting.lowered(patches, schedule, inlining)
                 if isinstance(interceptor, Surveyor):
                     interceptor.inlining = decided
@@ -307,6 +307,7 @@ class GraphCompile:
             inductor_config.patch(_UNCACHED),
             inlining.active(),
             kernels_by(schedule, self.rules),
+            only_generated(),
             intercept(interceptor),
         ):
             try:

@@ -111,6 +111,17 @@ def tuned_as_measured() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def only_generated() -> Iterator[None]:
+    """Have no kernel of this context loaded: its code is written for others to run.
+
+    A kernel that Inductor meets when its code is written, and has a pool for, would be compiled
+    here and stay as it is, without what is found for it afterwards.
+    """
+    with holding(_as_measured, False):
+        yield
+
+
 @once
 def _dispatch_keys() -> None:
     original = AutotuneCache._prepare_key

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from fusewise.schedule.errors import MeasureError
 
 #: Elements looked at to describe a floating-point tensor.
-_SAMPLE = 65536
+_SAMPLE = 32768
 #: Larger integer tensors are described by their range.
 _MOST_VALUES = 1 << 24
 

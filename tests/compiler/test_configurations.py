@@ -18,6 +18,7 @@ from torch._inductor.utils import fresh_cache
 import fusewise
 from fusewise.compiler.inductor import blocks_ahead, configurations
 from fusewise.compiler.inductor.block_sizes import BlockSizes
+from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.inductor.program import forget_kernels, load_module
 from fusewise.compiler.inductor.triton_ahead import await_kernels
 from fusewise.compiler.measuring import cuda_timing
@@ -198,6 +199,38 @@ def test_all_that_is_near_is_timed_and_nothing_compiled(stepwise: Any, live: Any
     (again,) = kernels(module)
     assert BlockSizes.of(again.launchers[0].config) == BlockSizes.of(launcher.config)
     assert timed == []
+
+
+def test_no_kernel_is_loaded_where_its_code_is_written(
+    live: Any, untuned: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is loaded then would stay in this process as it is, with nothing found for it."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    x = torch.randn(2048, 1016, device="cuda")
+    (graph,) = live.capture(live.UserProgram(lambda x: torch.softmax(x * 3, -1), (x,)))
+    plan = graph.surveyed.default
+    names = [group[0] for group in plan.groups]
+    chosen = Schedule(plan=plan, codegen=tuple(blocks_choice(n, "descent") for n in names))
+    AsyncCompile.wait_pool_ready()
+    loaded: list[str] = []
+    original = CachingAutotuner.precompile
+
+    def precompile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded.append(self.fn.__name__)
+        return original(self, *args, **kwargs)
+
+    def visit() -> bool:
+        monkeypatch.setattr(CachingAutotuner, "precompile", precompile)
+        assert "coordinate_descent_tuning" in graph.compile.generate(chosen).source
+        monkeypatch.undo()
+        return False
+
+    with fresh_cache(), graph.context():
+        assert graph.compile.compile_after(visit, measured=True) is None
+        assert loaded == []
+        output = graph.compile.compile(chosen, Applier(chosen.plan))
+    live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
 
 
 def test_any_of_them_is_right(stepwise: Any, live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
