@@ -1,7 +1,8 @@
-"""What holds for every test: a store and a compile cache of its own, no GPU tests without a GPU."""
+"""What holds for every test: no store and no cache of the user's, no GPU tests without a GPU."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -13,7 +14,8 @@ import pytest
 # Its checks are to say what differs, as those of tests do.
 pytest.register_assert_rewrite("tests.compiler.captured")
 _home = pytest.StashKey[Path]()
-#: Tells the processes of one run of the tests where they share profiles of devices.
+#: Tells the processes of one run of the tests where they share profiles of devices. They share
+#: Inductor's cache, too: what it probes of the compiler takes as long as ten small programs.
 _DEVICES = "FUSEWISE_TEST_DEVICES"
 
 
@@ -28,16 +30,20 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         devices.mkdir(parents=True)
         os.environ[_DEVICES] = str(devices)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
     os.environ["FUSEWISE_HOME"] = str(home / "store")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
 
 
 def pytest_collection_finish() -> None:
-    """Have no test write down what torch does at each step of a compile.
+    """Spare the tests what torch tells of each step of a compile, and much looking for garbage.
 
-    It does where anybody listens, and pytest listens to all loggers that pass nothing on.
+    It tells where anybody listens, and pytest listens to all loggers that pass nothing on. Looking
+    for garbage goes through all of torch, which stays, again and again while it compiles.
     """
     logging.getLogger("torch.__trace").propagate = True
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -48,8 +48,9 @@ def threads() -> Any:
 def test_collect(invoke: Invoke, targets: Path, home: Path) -> None:
     store = home / "collected.duckdb"
     corpora = ("--corpus", f"{targets}:inference", "--corpus", f"{targets}:failing")
-    active = ("--strategy", "active", "--model", "roofline", "--plans", 2, "--schedules", 4)
-    arguments = (*corpora, *active, "--threads", 1, "--workers", 1, "--store", store, "--json")
+    active = ("--strategy", "active", "--model", "roofline", "--plans", 1, "--lowerings", 1)
+    little = ("--schedules", 2, "--threads", 1, "--workers", 1)
+    arguments = (*corpora, *active, *little, "--store", store, "--json")
     result = invoke("collect", *arguments)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -176,9 +177,36 @@ def _measured(
     )
 
 
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``filled(device, families=6, graphs=24)``: a store to copy, the same one for equal wishes."""
+    folder = tmp_path_factory.mktemp("filled")
+    made: dict[str, Path] = {}
+
+    def fill(device: DeviceProfile, **wishes: Any) -> Path:
+        key = repr((device, sorted(wishes.items())))
+        if key not in made:
+            path = folder / f"{len(made)}.duckdb"
+            append(path, make_rows(device, **wishes))
+            made[key] = path
+        return made[key]
+
+    return fill
+
+
+def append(path: Path, rows: Iterator[Row]) -> None:
+    """Put rows into a store, and out of its spool."""
+    with Store.open(path) as store:
+        store.append(list(rows))
+    with Store.open(path):
+        pass
+
+
 @pytest.fixture
-def make_store(tmp_path: Path, profile: DeviceProfile) -> Callable[..., Path]:
-    """``make_store(families=6, graphs=24)`` fills a store and gives its path."""
+def make_store(
+    tmp_path: Path, profile: DeviceProfile, filled: Callable[..., Path]
+) -> Callable[..., Path]:
+    """``make_store(families=6, graphs=24)`` fills a store, or fills it further; gives its path."""
 
     def make(
         *,
@@ -189,9 +217,11 @@ def make_store(tmp_path: Path, profile: DeviceProfile) -> Callable[..., Path]:
         **changes: Any,
     ) -> Path:
         path = tmp_path / f"{name}.duckdb"
-        with Store.open(path) as store:
-            store.append(list(make_rows(device, families=families, graphs=graphs, **changes)))
-        with Store.open(path):
-            return path
+        wishes = {"families": families, "graphs": graphs, **changes}
+        if path.exists():
+            append(path, make_rows(device, **wishes))
+        else:
+            shutil.copyfile(filled(device, **wishes), path)
+        return path
 
     return make
