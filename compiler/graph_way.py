@@ -322,4 +322,6 @@ class GraphWay:
                 return self._graph.compile(None, None)
             if self._ahead is not None and self._ahead.schedule == chosen.schedule:
                 return self._ahead.take()
-            return self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))
+            output = self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))
+            self._graph.compile_blocks(chosen.schedule, output)
+            return output

@@ -21,6 +21,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.exc import InductorError
 
 from fusewise.compiler.inductor.aside import COPY_SETTINGS, can_work_aside, work_aside
+from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, await_blocks
 from fusewise.compiler.inductor.built_ahead import BuiltAhead
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.compiling_ahead import (
@@ -31,6 +32,7 @@ from fusewise.compiler.inductor.compiling_ahead import (
     told_counts,
     told_strides,
 )
+from fusewise.compiler.inductor.configurations import offer_blocks
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.fallbacks import meet_fallbacks
@@ -57,6 +59,10 @@ from fusewise.schedule.schedule import Choice, Schedule
 
 _T = TypeVar("_T")
 _UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+
+
+#: Seconds that block sizes of kernels that were not tuned yet are waited for.
+_TUNING_S = 10.0
 
 
 class _GivenUpError(BaseException):
@@ -113,6 +119,21 @@ class GraphCompile:
             prebuilt(library),
         ):
             return self._run(BuiltAhead(interceptor) if library else interceptor)
+
+    def compile_blocks(self, schedule: Schedule, output: Any) -> None:
+        """Have Inductor's pool compile what kernels of a compiled graph may still be tuned to.
+
+        They then only have to be timed where they run first. Nothing is done for kernels that were
+        tuned before, where they were measured for one, and nothing without a pool.
+
+        Args:
+            schedule: that the graph was compiled under.
+            output: Inductor's output code.
+        """
+        source = getattr(output, "source_code", None) or ""
+        with self.settings(schedule), tuned_as_measured():
+            ask_for_blocks(source, {})
+            offer_blocks(await_blocks(source, _TUNING_S))
 
     def compile_ahead(self, schedule: Schedule, interceptor: Interceptor) -> Ahead:
         """:meth:`compile` while another compile of the graph waits, which may yet go on."""

@@ -52,7 +52,7 @@ def await_pool(timeout_s: float) -> bool:
     if starting is None:
         return False
     wait([starting], timeout_s)
-    return AsyncCompile.use_process_pool()
+    return bool(AsyncCompile.use_process_pool())
 
 
 def await_kernels(source: str, settings: Mapping[str, Any], timeout_s: float) -> bool:

@@ -233,6 +233,33 @@ def test_no_kernel_is_loaded_where_its_code_is_written(
     live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
 
 
+def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
+    live: Any, untuned: None
+) -> None:
+    """Where caches are empty nothing is known of kernels but that they are to be tuned."""
+    configurations.tune_ours_warm(cuda_timing.samples)
+    x = torch.randn(2048, 1032, device="cuda")
+    (graph,) = live.capture(live.UserProgram(lambda x: torch.softmax(x * 5, -1), (x,)))
+    plan = graph.surveyed.default
+    names = [group[0] for group in plan.groups]
+    chosen = Schedule(plan=plan, codegen=tuple(blocks_choice(n, "descent") for n in names))
+    AsyncCompile.wait_pool_ready()
+    with fresh_cache(), graph.context():
+        output = graph.compile.compile(chosen, Applier(plan))
+        graph.compile.compile_blocks(chosen, output)
+        counters.clear()
+        live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
+        assert counters["inductor"]["coordesc_tuning_bench"] == 0
+        # Another compile finds what was found, and asks for nothing.
+        forget_kernels()
+        blocks_ahead._asked.clear()
+        again = graph.compile.compile(chosen, Applier(plan))
+        graph.compile.compile_blocks(chosen, again)
+        assert blocks_ahead._asked
+        assert not any(asked.futures for asked in blocks_ahead._asked.values())
+    configurations._offered.clear()
+
+
 def test_any_of_them_is_right(stepwise: Any, live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, program, compiled = stepwise
     ((path, offered),) = compiled.items()
