@@ -20,6 +20,7 @@ from fusewise.commands.output import (
     print_json,
     progress_bar,
     result_console,
+    result_table,
     shortened,
 )
 from fusewise.schedule.errors import OptionError
@@ -154,10 +155,8 @@ def _show(found: Ablation, plot: Path | None) -> None:
 
 
 def _table(title: str, stages: Sequence[StageResult]) -> None:
-    from rich.table import Table
-
     columns = ("time", "× everything", "kernels", "extern", "nodes", "moved", "peak", "error", "")
-    table = Table("stage", *columns, title=title, title_justify="left")
+    table = result_table("stage", *columns, title=title)
     for stage in stages:
         if stage.us is None:
             table.add_row(stage.name, *["-"] * (len(columns) - 1), stage.status)

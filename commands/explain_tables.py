@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 
 from fusewise.commands.explain_why import show_why
-from fusewise.commands.output import microseconds, result_console, shortened
+from fusewise.commands.output import microseconds, result_console, result_table, shortened
 from fusewise.compiler.explaining.report import (
     ExplainedFusion,
     ExplainedGraph,
@@ -28,6 +28,8 @@ from fusewise.schedule.errors import PlanError
 
 #: Characters of a list of nodes or lines; the whole is in the JSON.
 _LIST, _SOURCE, _DETAIL = 34, 28, 64
+#: Columns of a terminal below which details stand under their codes.
+_NARROW = 100
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def _nodes(graph: ExplainedGraph, shown: Filter) -> Table:
     needs: dict[str, list[str]] = {}
     for edge in graph.edges:
         needs.setdefault(edge.consumer, []).append(edge.producer)
-    table = Table(
+    table = result_table(
         "node",
         "kind",
         "loops",
@@ -193,7 +195,6 @@ def _nodes(graph: ExplainedGraph, shown: Filter) -> Table:
         "moved",
         "source",
         title="nodes" if len(kept) <= shown.rows else f"nodes, {shown.rows} of {len(kept)}",
-        title_justify="left",
     )
     for node in kept[: shown.rows]:
         outer, inner = (" x ".join(map(str, loops)) for loops in node.loops)
@@ -221,7 +222,7 @@ def _kernels(title: str, groups: Sequence[ExplainedGroup], shown: Filter) -> Tab
     kept = [g for g in groups if g.bound_by != "nothing" and shown.keeps(g.nodes)]
     rows = sorted(kept, key=lambda g: -(g.measured_us or g.predicted_us))[: shown.rows]
     timed = any(group.measured_us is not None for group in kept)
-    table = Table(
+    table = result_table(
         "nodes",
         "operators",
         "predicted (90 %)",
@@ -232,7 +233,6 @@ def _kernels(title: str, groups: Sequence[ExplainedGroup], shown: Filter) -> Tab
         title=title
         if len(rows) == len(kept)
         else f"{title}, the {len(rows)} longest of {len(kept)}",
-        title_justify="left",
     )
     for group in kept:
         if not any(group is row for row in rows):
@@ -257,27 +257,25 @@ def _show_fusions(graph: ExplainedGraph, shown: Filter) -> None:
         if shown.keeps((*f.a_nodes, *f.b_nodes)) and _is_shown(f, shown)
     ]
     rows = sorted(kept, key=lambda f: (not f.taken, not f.legal, -f.predicted_gain_us))
-    table = Table(
-        "",
-        "fusion",
-        "score",
-        "gain (90 %)",
-        "reason",
-        "detail",
-        title=f"possible fusions: {_counts(graph)}",
-        title_justify="left",
-    )
+    console = result_console()
+    narrow = console.width < _NARROW
+    columns = ("", "fusion", "score", "gain (90 %)", "reason", *([] if narrow else ["detail"]))
+    table = result_table(*columns, title=f"possible fusions: {_counts(graph)}")
+    # Codes are looked up, so they stand in one piece.
+    codes = [len(fusion.reason) for fusion in rows[: shown.rows]]
+    table.columns[4].width = max([len("reason"), *codes])
     for fusion in rows[: shown.rows]:
+        detail = shortened(fusion.detail, _DETAIL)
+        reason = [f"{fusion.reason}\n{detail}".strip()] if narrow else [fusion.reason, detail]
         table.add_row(
             _mark(fusion),
             shortened(f"{fusion.a} + {fusion.b}", _LIST),
             "/".join(map(str, fusion.inductor_score or ())),
             f"{_number(fusion.predicted_gain_us)} µs ({_number(fusion.predicted_gain_low_us)} to "
             f"{_number(fusion.predicted_gain_high_us)})",
-            fusion.reason,
-            shortened(fusion.detail, _DETAIL),
+            *reason,
         )
-    result_console().print(table)
+    console.print(table)
     hidden = len(kept) - min(len(kept), shown.rows)
     left = len(graph.possible_fusions) - len(kept)
     notes = [f"{hidden} more with --rows"] if hidden else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from fusewise.commands.output import microseconds, result_console, shortened
+from fusewise.commands.output import microseconds, result_console, result_table, shortened
 from fusewise.compiler.explaining.report import Side, Why
 
 #: Features of each group that are shown, those that do most first.
@@ -89,7 +89,7 @@ def _measured(why: Why) -> str:
 
 
 def _sides(why: Why) -> Table:
-    table = Table("", "group", "predicted (90 %)", "by", "launch", "memory", "arithmetic")
+    table = result_table("", "group", "predicted (90 %)", "by", "launch", "memory", "arithmetic")
     for name, sides in (("before", why.before), ("after", why.after)):
         for side in sides:
             parts = side.attribution
@@ -115,11 +115,10 @@ def _features(why: Why, most: int) -> Table:
             drivers[c.feature] = max(drivers.get(c.feature, 0.0), abs(c.shap))
     chosen = sorted(drivers, key=lambda name: (-drivers[name], name))[:most]
     headers = [f"{when} {shortened('+'.join(side.nodes), 24)}" for when, side in sides]
-    table = Table(
+    table = result_table(
         "feature",
         *headers,
         title="what drives the predictions: value, and the factor it puts on the time (SHAP)",
-        title_justify="left",
     )
     for name in chosen:
         table.add_row(name, *(_cell(side, name) for _, side in sides))

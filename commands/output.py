@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 #: Reasons and failures are shown up to this many characters; JSON and the store have them whole.
@@ -31,9 +33,19 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def result_console() -> Console:
-    """Where tables are printed; without a terminal wide enough that nothing is cut off."""
+    """Where tables are printed; without a terminal as wide as `COLUMNS` says, or wide enough."""
     console = Console()
-    return console if console.is_terminal else Console(width=_PIPED_WIDTH)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return console
+    return Console(width=_PIPED_WIDTH)
+
+
+def result_table(*columns: str, title: str | None = None) -> Table:
+    """A table without rows, whose names and numbers are folded where they do not fit, never cut."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def progress_bar(*, as_json: bool, last: ProgressColumn | None = None) -> Progress:

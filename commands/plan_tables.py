@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from fusewise.commands.output import microseconds, result_console, shortened
+from fusewise.commands.output import microseconds, result_console, result_table, shortened
 from fusewise.schedule.plan_diff import Difference, GraphDifference, PlanDifference
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
 
@@ -40,7 +39,7 @@ def _show_graph(graph: PlannedGraph, rows: int) -> None:
     operations = {node.name: node.operations for node in graph.nodes}
     groups = schedule.plan.groups
     us = graph.group_us or (None,) * len(groups)
-    table = Table("group", "nodes", "operations", "predicted")
+    table = result_table("group", "nodes", "operations", "predicted")
     for i, (names, predicted) in enumerate(list(zip(groups, us, strict=True))[:rows]):
         done = dict.fromkeys(op for name in names for op in operations.get(name, ()))
         table.add_row(
@@ -92,7 +91,7 @@ def _show_graph_diff(graph: GraphDifference, rows: int) -> None:
     if graph.nodes:
         _print_differences("nodes", graph.nodes[:rows])
     if graph.moved:
-        table = Table("node", "operations", "was with", "is with")
+        table = result_table("node", "operations", "was with", "is with")
         for node in graph.moved[:rows]:
             table.add_row(
                 node.node,
@@ -107,7 +106,7 @@ def _show_graph_diff(graph: GraphDifference, rows: int) -> None:
 
 
 def _print_differences(title: str, differences: Sequence[Difference]) -> None:
-    table = Table(title, "first", "second")
+    table = result_table(title, "first", "second")
     for one in differences:
         table.add_row(one.what, shortened(one.first or "-", 60), shortened(one.second or "-", 60))
     result_console().print(table)

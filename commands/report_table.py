@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from fusewise.commands.output import microseconds, shortened
+from fusewise.commands.output import microseconds, result_table, shortened
 
 if TYPE_CHECKING:
     from fusewise.compiler.reports import GraphReport
@@ -18,7 +18,7 @@ _REASON_WIDTH = 84
 def candidates_table(title: str, report: GraphReport) -> Table:
     """All candidates of a graph, the chosen one marked."""
     groups = report.default.groups if report.default is not None else "?"
-    table = Table(
+    table = result_table(
         "",
         "candidate",
         "groups",
@@ -28,7 +28,6 @@ def candidates_table(title: str, report: GraphReport) -> Table:
         "gate",
         title=f"{title}: {report.kind} graph, {report.nodes} nodes, {groups} groups by default, "
         f"source={report.source}",
-        title_justify="left",
     )
     for candidate in report.candidates:
         chosen = report.chosen is not None and candidate.schedule == report.chosen.schedule

@@ -164,12 +164,10 @@ class Fates:
 
 
 def _ruled(fate: Fate, asked: Asked, rulings: Rulings) -> Fate:
-    """The fate under rules: forbidden where one says so."""
+    """The fate under rules: forbidden where one says so, of the sides or within one of them."""
     index = rulings.problem.index
-    first, second = (
-        sum(1 << index[name] for name in side) for side in (asked.first_nodes, asked.second_nodes)
-    )
-    refused = rulings.refused(first, second)
+    names = (*asked.first_nodes, *asked.second_nodes)
+    refused = rulings.refused(sum(1 << index[name] for name in names))
     if refused is None:
         return fate
     return Fate(fate.legal, False, Refusal.RULE, refused.detail)

@@ -70,6 +70,21 @@ def test_the_terminal_answers_in_one_screen(explain: Invoke) -> None:
     assert "\x1b" not in text
 
 
+def test_nothing_that_can_be_looked_up_is_cut_off_in_a_narrow_terminal(
+    explain: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = json.loads(explain("inference", "--json").stdout)["graphs"][0]
+    monkeypatch.setenv("COLUMNS", "80")
+    text = explain("inference", "--only", "refused", "--rows", "1000").stdout
+    tables = [line for line in text.splitlines() if line[0] in "┃│┏┡└"]
+    assert tables and {len(line) for line in tables} == {80}
+    fusions = [line.split("│")[1:-1] for line in text.partition("possible fusions")[2].splitlines()]
+    scores, reasons = ([cells[at].strip() for cells in fusions if cells] for at in (2, 4))
+    assert not [cell for cell in scores if "…" in cell]
+    refused = {f["reason"] for f in told["possible_fusions"] if not f["legal"]}
+    assert refused and refused <= set(reasons)
+
+
 def test_tables_can_be_filtered(explain: Invoke) -> None:
     refused = explain("inference", "--only", "refused").stdout
     assert "refused" in refused and "│ taken" not in refused and "bound by" not in refused

@@ -21,7 +21,7 @@ from fusewise.compiler.inductor.refusals import Refusal
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.target import trains
 from fusewise.schedule.errors import CorpusError, PlanError
-from fusewise.schedule.rules import at_most, rule_set
+from fusewise.schedule.rules import at_most, never, rule_set
 from fusewise.schedule.rules import store as stored
 
 
@@ -287,6 +287,28 @@ def test_a_rule_is_the_reason(norms: ExplainedGraph, store: Path) -> None:
     assert large and {(f.reason, f.taken) for f in large} == {("rule", False)}
     small = [f for f in graph.possible_fusions if len(f.a_nodes) + len(f.b_nodes) == 2]
     assert small and all(f.reason != "rule" for f in small)
+
+
+def test_a_group_that_a_rule_forbids_is_not_fused_with_a_third(store: Path) -> None:
+    sample = GraphSample(
+        name="softmax",
+        family="softmax",
+        module=lambda x: x.softmax(-1),
+        args=(torch.randn(32, 64),),
+        kwargs={},
+        training=False,
+    )
+    wish = Wish(store=store, rules=rule_set(never("aten.exp", "aten.sum")))
+    (graph,) = explain_program(sample, wish).graphs
+    by_name = {node.name: {op.split(".")[1] for op in node.operators} for node in graph.nodes}
+    wide = [f for f in graph.possible_fusions if len(f.a_nodes) + len(f.b_nodes) > 2]
+    parted = [
+        f
+        for f in wide
+        if {"exp", "sum"} <= set().union(*(by_name[n] for n in (*f.a_nodes, *f.b_nodes)))
+    ]
+    assert parted and {(f.reason, f.taken) for f in parted} == {("rule", False)}
+    assert all("never fuse aten.exp with aten.sum" in f.detail for f in parted)
 
 
 # One fusion.
