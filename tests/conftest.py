@@ -47,7 +47,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the folders of this session."""
+    """Remove the folders of this session, and leave to Python what it clears up at its end."""
+    gc.unfreeze()
     shutil.rmtree(config.stash[_home], ignore_errors=True)
 
 

@@ -71,11 +71,12 @@ def test_collect(invoke: Invoke, targets: Path, home: Path) -> None:
         assert {row.status for row in opened.rows("items")} == {"ok", "failed"}  # type: ignore[union-attr]
 
     # The same again has nothing to do, and starts nothing to do it with.
-    start = time.monotonic()
     again = invoke("collect", *arguments)
     told = json.loads(again.stdout)
     assert (told["items"], told["kernels"], told["ended"]) == (0, 0, "items")
-    assert told["kernels_in_store"] > 1 and time.monotonic() - start < 10
+    assert told["kernels_in_store"] > 1
+    (usage,) = told["usage"]
+    assert usage["timing"] == usage["compiling"] == 0
     shown = invoke("collect", *arguments[:-1])
     assert "0 programs, 0 graphs, 0 kernels" in shown.stdout
     assert "waiting 100%" in shown.stdout
@@ -104,7 +105,7 @@ def test_killed_collection_leaves_nothing_running_and_goes_on(
     assert len(_marked(mark)) >= 3
     process.send_signal(signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while _marked(mark):
         assert time.monotonic() < deadline, [p.cmdline() for p in _marked(mark)]
         time.sleep(0.1)

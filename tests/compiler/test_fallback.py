@@ -345,7 +345,7 @@ def test_process_killed_while_compiling_leaves_a_good_store(
     with Store.open(store) as opened:
         assert opened.info().schema_version >= 1
     # Its measuring process does not outlive it.
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=100)
     assert alive == []
     (report,), told = compiled({})
     assert (report.source, told) == ("predicted", [])

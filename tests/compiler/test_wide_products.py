@@ -59,7 +59,9 @@ def arguments(make: Any) -> tuple[Any, ...]:
     return tuple(make.tensor(*shape) / 4 for shape in shapes)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str
+)
 def test_results_are_as_good_and_look_the_same(live: Any, dtype: torch.dtype) -> None:
     args = arguments(live.Make("cpu", dtype))
     (graph,) = live.capture(live.UserProgram(products, args))

@@ -58,9 +58,10 @@ def test_equal_names_give_equal_programs_and_leave_the_global_state(
 
 def test_names_are_cheap_and_without_end() -> None:
     corpus: Corpus = GeneratedCorpus(scale=1e6)
-    start = time.perf_counter()
+    # Of this process: others may have the cores meanwhile.
+    start = time.process_time()
     names = list(itertools.islice(corpus.names(0), 10_000))
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     assert len(set(names)) == len(names)
     assert [name.split("/")[0] for name in names[: len(FAMILIES)]] == list(FAMILIES)
 

@@ -49,7 +49,7 @@ def start(program: str, *args: object) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     return out
 
@@ -189,7 +189,7 @@ def test_a_held_lock_names_its_holder(path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(StoreError, match="held the store") as caught:
             Store.open(path, timeout=0.2)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         if Path("/proc/locks").exists():
             assert f"process {os.getpid()} " in str(caught.value)
 

@@ -168,8 +168,8 @@ def finished(of: Item, *failures: str) -> tuple[str, bytes]:
     return "send", pickle.dumps(Finished(of, 0, failures, ()))
 
 
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for something to become true."""
+def until(condition: Callable[[], object], seconds: float = 100.0) -> None:
+    """Wait for something to become true, longer than a machine can be busy with other things."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"

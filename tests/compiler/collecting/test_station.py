@@ -68,7 +68,7 @@ def start(scripts: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def through(station: Station) -> list[Batch]:
     """All batches until the station is idle."""
     found: list[Batch] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while not station.idle() and station.failure() is None:
         assert time.monotonic() < deadline
         found += station.poll(0.2)
@@ -200,7 +200,7 @@ def test_closing_does_not_wait_for_work(start: Start, acting: Any, scripts: Any)
     begin = time.monotonic()
     station.close()
     station.close()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     assert scripts.running() == []
 
 
