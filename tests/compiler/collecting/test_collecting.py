@@ -36,7 +36,7 @@ from fusewise.schedule.schedule import problem_key
 
 ROUNDS = 2
 #: With everything that a collection can vary, and little of it.
-SETTINGS = Settings(threads=1, plans=1, lowerings=1, schedules=4, workers=2)
+SETTINGS = Settings(threads=1, plans=1, lowerings=1, schedules=4, workers=1)
 
 
 @dataclass
