@@ -202,7 +202,7 @@ def _nodes(graph: ExplainedGraph, shown: Filter) -> Table:
             node.name,
             node.kind,
             f"{outer} | {inner}" if inner else outer,
-            shortened(", ".join(map(_operator, node.operators)), _LIST),
+            shortened(", ".join(map(operator_name, node.operators)), _LIST),
             shortened(", ".join(dict.fromkeys(needs.get(node.name, ()))), _LIST),
             _bytes(node.bytes_read + node.bytes_written),
             shortened(_sources(node.sources), _SOURCE),
@@ -239,7 +239,7 @@ def _kernels(title: str, groups: Sequence[ExplainedGroup], shown: Filter) -> Tab
             continue
         table.add_row(
             shortened("+".join(group.nodes), _LIST),
-            shortened(", ".join(map(_operator, group.operators)), _LIST),
+            shortened(", ".join(map(operator_name, group.operators)), _LIST),
             f"{microseconds(group.predicted_us)} ({_number(group.predicted_low_us)} to "
             f"{_number(group.predicted_high_us)})",
             *([microseconds(group.measured_us)] if timed else []),
@@ -333,9 +333,10 @@ def _number(us: float) -> str:
     return f"{us:.2f}" if abs(us) < 10 else f"{us:,.0f}"  # noqa: PLR2004
 
 
-def _operator(name: str) -> str:
-    """``aten.add.Tensor`` as people say it."""
-    return name.removeprefix("aten.").split(".")[0]
+def operator_name(name: str) -> str:
+    """``aten.add.Tensor`` as people say it; ``mine.add.default`` is ``mine.add``."""
+    space, *parts = name.split(".")
+    return parts[0] if parts and space in ("aten", "prims") else ".".join([space, *parts[:1]])
 
 
 def _sources(sources: Sequence[str]) -> str:

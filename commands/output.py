@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from typing import Any
 
@@ -33,11 +32,9 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def result_console() -> Console:
-    """Where tables are printed; without a terminal as wide as `COLUMNS` says, or wide enough."""
+    """Where tables are printed; without a terminal wide enough that little is folded."""
     console = Console()
-    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
-        return console
-    return Console(width=_PIPED_WIDTH)
+    return console if console.is_terminal else Console(width=_PIPED_WIDTH)
 
 
 def result_table(*columns: str, title: str | None = None) -> Table:

@@ -25,14 +25,14 @@ from fusewise.compiler.explaining.report import (
 )
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.rewrites import Rewrite, rewrites
-from fusewise.compiler.options import Options
+from fusewise.compiler.options import Options, split_options
 from fusewise.compiler.session import Session
 from fusewise.compiler.visiting import visit_graphs
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.store import default_store_path
 from fusewise.datasets.target import trains
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.rules import Rule, RuleSet, rule_set
+from fusewise.schedule.rules import Rule, RuleSet
 
 
 def explain_program(
@@ -83,11 +83,13 @@ def explain_call(
     *,
     measure: bool = False,
     why: tuple[str, str] | None = None,
-    plan: str | None = None,
-    rules: Rule | RuleSet | Sequence[Rule] | None = None,
+    plan: str | Path | None = None,
+    rules: Rule | RuleSet | Sequence[Rule] | str | Path | None = None,
     predicted: bool = False,
 ) -> ExplainedProgram:
     """:func:`explain_program` of a call, with your own store; see :func:`fusewise.explain`."""
+    # As they are read where a program is compiled.
+    given, _, _ = split_options(None, {"fusewise.plan": plan, "fusewise.rules": rules}, ())
     name = getattr(function, "__name__", None) or type(function).__name__
     sample = GraphSample(
         name=name,
@@ -99,13 +101,24 @@ def explain_call(
     )
     wish = Wish(
         store=default_store_path(),
-        plan=None if plan is None else Path(plan),
+        plan=given.plan,
         measure=measure,
         predicted=predicted,
-        rules=None if rules is None else rule_set(rules),
-        why=None if why is None else Question(*why),
+        rules=given.rules,
+        why=None if why is None else _question(why),
     )
     return explain_program(sample, wish)
+
+
+def _question(why: object) -> Question:
+    match why:
+        case (str(first), str(second)):
+            return Question(first, second)
+    raise PlanError(
+        f"{why!r} does not name two sides",
+        subject="why",
+        remedy='give two nodes or groups: ("op2", "op5")',
+    )
 
 
 def has_inner_graphs(gm: torch.fx.GraphModule) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     import torch
 
@@ -67,8 +68,8 @@ def explain(
     *args: Any,
     measure: bool = False,
     why: tuple[str, str] | None = None,
-    plan: str | None = None,
-    rules: Rule | RuleSet | Sequence[Rule] | None = None,
+    plan: str | Path | None = None,
+    rules: Rule | RuleSet | Sequence[Rule] | str | Path | None = None,
     predicted: bool = False,
     **kwargs: Any,
 ) -> ExplainedProgram:
@@ -84,13 +85,13 @@ def explain(
         measure: whether to time each kernel.
         why: names of two nodes or groups whose fusion is looked at closely.
         plan: path of a plan file to explain; None for the schedules in the store.
-        rules: rules that hold for it, as made with :mod:`fusewise.rules`.
+        rules: rules that hold for it, as made with :mod:`fusewise.rules`, or the path of a file.
         predicted: whether, where no schedule is given or stored, the plan that is predicted to be
             best is searched for and explained.
         kwargs: its keyword arguments.
 
     Raises:
-        FusewiseError: the program does not run compiled, or there is no such fusion or plan.
+        FusewiseError: the program does not run compiled, or there is no such fusion, plan or rule.
     """
     from fusewise.compiler.explaining.program import explain_call
 

@@ -14,6 +14,8 @@ import torch
 from click.testing import Result
 
 import fusewise
+from fusewise.commands import output
+from fusewise.commands.explain_tables import operator_name
 from fusewise.costmodel.device import DeviceProfile, device_profile
 from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer
@@ -21,6 +23,7 @@ from fusewise.costmodel.learned import LearnedCostModel
 from fusewise.costmodel.model_file import Manifest, SavedModel
 from fusewise.costmodel.registry import save_model
 from fusewise.costmodel.roofline import roofline_us
+from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
 Invoke = Callable[..., Result]
@@ -74,7 +77,7 @@ def test_nothing_that_can_be_looked_up_is_cut_off_in_a_narrow_terminal(
     explain: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = json.loads(explain("inference", "--json").stdout)["graphs"][0]
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(output, "_PIPED_WIDTH", 80)
     text = explain("inference", "--only", "refused", "--rows", "1000").stdout
     tables = [line for line in text.splitlines() if line[0] in "┃│┏┡└"]
     assert tables and {len(line) for line in tables} == {80}
@@ -175,6 +178,26 @@ def test_explain_from_python(monkeypatch: pytest.MonkeyPatch, store: Path) -> No
     assert graph.candidates and graph.candidates[0].default
     assert graph.kind == "inference"
     assert [len(group.nodes) for group in graph.groups] == [len(graph.nodes)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"why": "op0"}, "'op0' does not name two sides"),
+        ({"why": ("op0", 1)}, "does not name two sides"),
+        ({"plan": 3}, "the path of a plan file"),
+        ({"rules": "nowhere.toml"}, "nowhere.toml"),
+        ({"rules": 3}, "rules made with fusewise.rules"),
+    ],
+)
+def test_what_python_gives_wrong_is_told(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(FusewiseError, match=re.escape(told)):
+        fusewise.explain(torch.sin, torch.randn(4), **wrong)
+
+
+def test_operators_are_named_as_people_say_them() -> None:
+    told = {"aten.add.Tensor": "add", "prims.iota.default": "iota", "mine.add.default": "mine.add"}
+    assert {name: operator_name(name) for name in told} == told
 
 
 def _save_model(home: Path) -> None:

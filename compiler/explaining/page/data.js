@@ -39,12 +39,14 @@ function plain(value) {
   return value.toPrecision(3);
 }
 
-// `aten.add.Tensor` and `<built-in function add>` as people say it.
+// `aten.add.Tensor` and `<built-in function add>` as people say it; `mine.add.default` is `mine.add`.
 const operator = (name) =>
   name
-    .replace(/^aten\./, "")
     .replace(/^<built-in \w+ (.+)>$/, "$1")
-    .split(".")[0];
+    .replace(/^(?:aten|prims)\.([^.]+).*/, "$1")
+    .split(".")
+    .slice(0, 2)
+    .join(".");
 
 // Lines by file, without folders: `model.py:12,15`.
 function places(sources) {
