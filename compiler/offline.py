@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.interrupts import Interrupts
 from fusewise.compiler.options import Options
 from fusewise.compiler.plan_files import new_plan_file
 from fusewise.compiler.searched import Effort, SearchedGraph
@@ -116,11 +117,12 @@ def search_program(
 
     # How many graphs share the budget is only known once all were compiled.
     visit_graphs(sample, session, count)
-    search = _ProgramSearch(sample, session, effort, watch, sizes)
-    try:
-        visit_graphs(sample, session, search.graph)
-    except KeyboardInterrupt:
-        search.interrupted = True
+    with Interrupts() as interrupts:
+        search = _ProgramSearch(sample, session, effort, watch, sizes, interrupts)
+        try:
+            visit_graphs(sample, session, search.graph)
+        except KeyboardInterrupt:
+            search.interrupted = True
     session.store.close()
     session.store.ingest()
     return SearchedProgram(sample.name, tuple(search.found.values()), search.interrupted)
@@ -136,7 +138,9 @@ class _ProgramSearch:
         effort: Effort,
         watch: Callable[[Standing], None],
         sizes: Sequence[int],
+        interrupts: Interrupts,
     ) -> None:
+        self._interrupts = interrupts
         self._sample = sample
         self._session = session
         self._effort = effort
@@ -174,6 +178,9 @@ class _ProgramSearch:
         effort = self._effort
 
         def told(doing: str) -> None:
+            if self._interrupts.came and not (search.interrupted or self.interrupted):
+                # It was raised where nobody could take it.
+                raise KeyboardInterrupt
             own, best = search.own, search.best
             self._watch(
                 Standing(
