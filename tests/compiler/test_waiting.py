@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 
 from fusewise.compiler.inductor import aside
@@ -111,6 +112,21 @@ def test_a_compile_that_is_not_wanted_any_more_ends(live: Any) -> None:
         assert graph.compile.compile_after(lambda: False, measured=False) is None
         # Nothing waits afterwards.
         assert graph.compile.generate(Schedule()).source
+
+
+def test_aotautograd_is_told_the_strides_of_a_compile_that_ends_early(live: Any) -> None:
+    graph = _captured(live)
+    told = []
+    for goes_on in (True, False):
+        with (
+            graph.context(),
+            TracingContext.report_output_strides() as strides,
+            inductor_config.patch(fx_graph_cache=False),
+        ):
+            graph.compile.compile_after(lambda goes_on=goes_on: goes_on, measured=False)
+            told.append(list(strides or ()))
+    assert told[0] == told[1]
+    assert (96 + 96, 1) in told[1]
 
 
 def test_choices_that_change_nothing_are_known_before(live: Any, predictor: Predictor) -> None:
