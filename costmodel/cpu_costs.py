@@ -58,8 +58,14 @@ class Table(NamedTuple):
     gather: Cost
     atomic: Cost
     atomic_low: Cost
-    #: And more for additions each of which goes to another line.
+    #: And more for additions each of which goes to another line; and where threads add to elements
+    #: of one line, which goes from one to the other.
     atomic_far: Cost
+    atomic_shared: Cost
+    #: Elements of type bool, for each thread, whose branches a processor remembers from run to run,
+    #: and the part of the time of a load that is left then. Masks of vectors need no branches: 0.
+    remembered: float
+    foretold: float
 
 
 #: Operations that cost alike.
@@ -152,6 +158,9 @@ WIDE: Final = Table(
     atomic=Cost(lane=18.6, scalar=7.1),
     atomic_low=Cost(lane=18.3, scalar=16.0),
     atomic_far=Cost(lane=2.0, scalar=1.98),
+    atomic_shared=Cost(lane=30.0, scalar=30.0),
+    remembered=0.0,
+    foretold=1.0,
 )
 
 #: Atomic additions, lookups and their checks as timed by themselves on that processor.
@@ -212,17 +221,20 @@ NARROW: Final = Table(
     atomic=Cost(lane=3.57, scalar=2.7),
     atomic_low=Cost(lane=6.22, scalar=5.0),
     atomic_far=Cost(lane=4.24, scalar=4.0),
+    atomic_shared=Cost(lane=25.0, scalar=25.0),
+    remembered=1.0e5,
+    foretold=0.15,
 )
 
 
 @lru_cache(maxsize=1 << 14)
 def body_cost(
-    ops: tuple[tuple[str, int], ...], reduction: str | None, *, wide: bool, still: bool = False
+    ops: tuple[tuple[str, float], ...], reduction: str | None, *, wide: bool, still: bool = False
 ) -> Cost:
     """What a node does in a turn of its loops, its loads and stores left out.
 
     Args:
-        ops: of its body, with how often each occurs.
+        ops: of its body, with how often each is computed.
         reduction: type of the reduction that it is; None where it is none.
         wide: which of the two tables counts.
         still: whether masks stay as they are along a vector: they are found once a row.

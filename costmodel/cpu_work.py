@@ -6,6 +6,7 @@ One :class:`Work` serves one problem on one device. What an operation costs stan
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -14,6 +15,7 @@ from fusewise.costmodel.cpu_costs import FREE, NARROW, WIDE, Cost, body_cost
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops, main_of, nest_of, node_loops
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.meeting import Met
+from fusewise.costmodel.written_once import operations_of
 from fusewise.schedule.problem import Access, Node, Problem
 
 #: The columns, in the order of :meth:`Work.columns`.
@@ -28,7 +30,6 @@ WORK: Final = (
     "lane_by_lane",
     "scalar_work",
     "row_ends",
-    "in_place",
     "each_worker",
     "loop_starts",
     "partial_vectors",
@@ -38,6 +39,10 @@ WORK: Final = (
 #: How the time of an instruction grows with the bytes that it takes, where no table has its width.
 _WIDTH_EXPONENT: Final = 0.7
 _FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
+#: How fast what is remembered passes over into what is not.
+_SHARPNESS: Final = 3.0
+#: Sizes of the loops in an index.
+_SIZES: Final = re.compile(r" : (\d+(?:, \d+)*)$")
 
 
 class Move(NamedTuple):
@@ -52,6 +57,8 @@ class Move(NamedTuple):
     looked_up: Cost
     #: Bytes of an element.
     itemsize: int
+    #: Whether it loads elements of type bool.
+    flags: bool
     #: Elements from one turn of each of the node's loops to the next; empty where unknown.
     steps: tuple[int, ...]
 
@@ -77,9 +84,8 @@ class Work:
         problem: Problem,
         profile: DeviceProfile,
         nodes: Sequence[Node],
-        rank: Mapping[str, int],
     ) -> None:
-        """``nodes`` in topological order; ``rank`` is the number of each by name."""
+        """``nodes`` in topological order."""
         self._threads = profile.threads
         self._vector_bytes = profile.vector_bytes
         wide = profile.vector_bytes >= WIDE.width
@@ -89,7 +95,7 @@ class Work:
         self.loops = [node_loops(node, problem) for node in nodes]
         self._costs = [
             body_cost(
-                node.ops,
+                operations_of(node),
                 node.reduction_type if node.kind == "reduction" else None,
                 wide=wide,
                 still=loops.still,
@@ -105,15 +111,14 @@ class Work:
             }
             for node, loops in zip(nodes, self.loops, strict=True)
         ]
-        self._over = [_overwritten(node, problem, rank) for node in nodes]
 
-    def columns(self, ids: Sequence[int], met: Met, distinct: float) -> tuple[float, ...]:
+    def columns(self, ids: Sequence[int], met: Met, fresh: float) -> tuple[float, ...]:
         """The columns of one group.
 
         Args:
             ids: numbers of its nodes, ascending.
             met: what they make of each other.
-            distinct: bytes that it moves.
+            fresh: distinct bytes that it moves, those that are written over others counted once.
         """
         moved: dict[int, list[tuple[str, str]]] = defaultdict(list)
         for i, key, *_ in met.moving:
@@ -150,7 +155,6 @@ class Work:
         starts = sum(nest.starts for nest in nests.values())
         whole += starts * self._table.start.vector
         workers = max(nest.workers for nest in nests.values())
-        in_place = self._in_place(ids, met)
         return (
             workers,
             min(nest.workers for nest in nests.values()),
@@ -162,8 +166,7 @@ class Work:
             lane_by_lane,
             scalar,
             ends,
-            in_place,
-            max(distinct - in_place, 0.0) / workers,
+            fresh / workers,
             starts,
             partial,
         )
@@ -174,9 +177,8 @@ class Work:
         more = table.gather if access.kind == "gather" else FREE
         if access.kind == "atomic":
             more = table.atomic_low if access.itemsize == _LOW_BYTES else table.atomic
-            if access.stride * access.itemsize >= _LINE_BYTES:
-                far = table.atomic_far
-                more = more._replace(lane=more.lane + far.lane, scalar=more.scalar + far.scalar)
+            for add in self._spread(access, loops):
+                more = more._replace(lane=more.lane + add.lane, scalar=more.scalar + add.scalar)
         return Move(
             costs.get(0 if boolean else access.itemsize, costs[8]),
             written,
@@ -184,8 +186,19 @@ class Work:
             access.kind == "atomic",
             more,
             access.itemsize,
+            boolean and not written,
             loops.steps.get((access.buffer, access.index), ()),
         )
+
+    def _spread(self, access: Access, loops: NodeLoops) -> list[Cost]:
+        """What atomic additions cost more, by the loops that tell their place beside the lookup."""
+        named = _SIZES.search(access.index)
+        known = [int(size) for size in named[1].split(",")] if named else []
+        step = access.stride * access.itemsize
+        if not loops.loops or not known or known[-1] == loops.loops[-1]:
+            return [self._table.atomic_far] if step >= _LINE_BYTES else []
+        # Only outer loops, which threads share: each has lines of its own, or none has.
+        return [self._table.atomic_shared] if step < _LINE_BYTES and self._threads > 1 else []
 
     def _in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> Cost:
         """What an access costs in a nest with vectors, by how it goes along these."""
@@ -210,7 +223,14 @@ class Work:
         if turned:
             low = move.itemsize == _LOW_BYTES
             part += (self._table.tile_low if low else self._table.tile).vector
-        return move.cost._replace(vector=move.cost.vector + part)
+        lane = move.cost.lane
+        if move.flags and self._table.remembered:
+            # Each is a branch, which takes long where it goes the other way than was guessed.
+            beyond = 1.0 / (
+                1.0 + (self._table.remembered * nest.workers / node.total) ** _SHARPNESS
+            )
+            lane *= self._table.foretold + (1.0 - self._table.foretold) * beyond
+        return move.cost._replace(vector=move.cost.vector + part, lane=lane)
 
     def parts(self, ids: Sequence[int], levels: Mapping[int, int]) -> list[Part]:
         """What the nodes of a group do, nest after nest."""
@@ -272,53 +292,3 @@ class Work:
             (under, after, nest_of([self.loops[i] for i in under], threads, width, most))
             for under, after in groups.values()
         ]
-
-    def _in_place(self, ids: Sequence[int], met: Met) -> float:
-        """Bytes that are written where they were read, since nobody reads them later."""
-        if not any(self._over[i] for i in ids):
-            return 0.0
-        inside = 0
-        for i in ids:
-            inside |= 1 << i
-        later = ~(inside | ((1 << ids[0]) - 1))
-        moving = {key[0] for _, key, *_ in met.moving}
-        found = 0.0
-        for i in ids:
-            for size, read, write, users in self._over[i]:
-                if read in moving and write in moving and not users & later:
-                    found += size
-                    break
-        return found
-
-
-def _overwritten(
-    node: Node, problem: Problem, rank: Mapping[str, int]
-) -> list[tuple[int, str, str, int]]:
-    """Reads that a node may write its result over (``SchedulerNode.can_inplace``).
-
-    Of each the bytes, the buffer, that of the result, and the bitset of its readers.
-    """
-    if node.kind != "pointwise" or len(node.writes) != 1:
-        return []
-    write = node.writes[0]
-    target = problem.buffer_by_name.get(write.buffer)
-    if write.kind == "atomic" or target is None or target.aliases:
-        return []
-    found = []
-    for read in node.reads:
-        buffer = problem.buffer_by_name.get(read.buffer)
-        if (
-            read.index != write.index
-            or read.itemsize != write.itemsize
-            or buffer is None
-            or buffer.is_input
-            or buffer.is_output
-            or buffer.aliases
-        ):
-            continue
-        users = [rank.get(name) for name in buffer.users]
-        if any(user is None for user in users):
-            continue
-        readers = sum(1 << user for user in set(users) if user is not None)
-        found.append((read.bytes, read.buffer, write.buffer, readers))
-    return found

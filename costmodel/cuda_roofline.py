@@ -15,63 +15,69 @@ from fusewise.costmodel.device import TENSOR_CORES
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.touches import DISTINCT
 
-#: Cost of one operation of each class in fp32 additions (half a fused multiply-add each), where all
-#: but the dearest are done while memory is waited for. Transcendentals have a measured rate.
+#: Cost of one operation of each class in fp32 additions (half a fused multiply-add each), where what
+#: is written out again is counted once. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
-    "arithmetic": 0.12,
-    "division": 1.3,
-    "selection": 0.21,
-    "indexing": 1.3,
-    "conversion": 1.55,
-    "random": 51.0,
-    "reducing": 2.25,
-    "address": 3.1,
-    "combined": 1.22,
+    "arithmetic": 1.24,
+    "division": 0.963,
+    "selection": 0.364,
+    "indexing": 1.31,
+    "conversion": 1.39,
+    "random": 56.4,
+    "reducing": 0.495,
+    "address": 4.28,
+    "combined": 1.29,
+    "means": 2.52,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
-_LOOPED: Final = {"welford": (9.2, 0.2), "online_softmax": (43.0, 8.9)}
+_LOOPED: Final = {"welford": (10.8, 0.186), "online_softmax": (47.9, 13.2)}
 #: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
-_CACHE_SHARE, _MEMORY_SHARE = 0.87, 1.14
+_CACHE_SHARE, _MEMORY_SHARE = 0.87, 1.16
 #: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
 #: does where there is more: what is read in turns throws out what comes next.
-_KEPT, _SUDDEN = 0.8, 14
-#: Time of a byte written over that of one read.
-_WRITTEN: Final = 1.18
+_KEPT, _SUDDEN = 0.729, 17
+#: Time of a byte written to memory over that of one read.
+_WRITTEN: Final = 1.13
+#: Time of a byte read from the cache, and of one written to it, over that of its copy; reads and
+#: writes go side by side: exponent of the norm that they are put together by.
+_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 1.35, 2.05, 2.51
 #: Part of the sectors beyond the distinct bytes that comes from beyond a multiprocessor.
-_SECTOR_SHARE: Final = 0.049
+_SECTOR_SHARE: Final = 0.046
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
-_TOUCHED_SHARE: Final = 0.71
+_TOUCHED_SHARE: Final = 0.653
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
 #: shares of the device's bandwidths that a single multiprocessor can draw.
-_GATHER_GAIN: Final = 4.8
-_DRAWS: Final = 0.97
+_GATHER_GAIN: Final = 5.59
+_DRAWS: Final = 0.91
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
-_EXPONENTIAL_SHARE: Final = 0.42
+_EXPONENTIAL_SHARE: Final = 0.658
 #: Cache lines that a multiprocessor looks up in a microsecond.
-_WAVEFRONTS_US: Final = 1270.0
+_WAVEFRONTS_US: Final = 1230.0
+#: Exponent at which arithmetic slows down with the part of the multiprocessors that have no block.
+_IDLE: Final = 0.139
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
-_NORM, _WAITING_NORM = 1.44, 1.53
+_NORM, _WAITING_NORM = 2.34, 1.5
 #: Microseconds from one block of a multiprocessor to the next: no more are begun, however little
 #: each of them does.
-_BLOCK_US: Final = 0.068
+_BLOCK_US: Final = 0.0733
 #: Microseconds until what a wave of blocks loads has arrived, and where it is reduced, which all of
 #: a block's threads wait for; what the next turn of a loop waits for, and more for each doubling of
 #: what is read beyond a megabyte, where the end of rows is masked, and for each operation of a
 #: thread.
-_WAVE_US, _REDUCED_WAVE_US = 0.0035, 0.325
-_TURN_US, _FAR_US = 0.167, 0.031
-_MASKED_US, _OPERATION_US = 0.0024, 0.0015
+_WAVE_US, _REDUCED_WAVE_US = 0.00317, 0.296
+_TURN_US, _FAR_US = 0.173, 0.0295
+_MASKED_US, _OPERATION_US = 0.00229, 0.00235
 #: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it, and
 #: the most operations of a thread in one.
-_UNROLLED, _SHORT = 3.7, 9.0
+_UNROLLED, _SHORT = 4.64, 9.0
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.0061, 0.024
+_STEP_US, _WELFORD_STEP_US = 0.00684, 0.033
 #: An atomic update, and one of an element that others update too.
-_UPDATE_US, _HIT_US = 1.66e-6, 0.0175
+_UPDATE_US, _HIT_US = 1.57e-6, 0.0178
 #: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
-_HALF_US: Final = 2.0e-5
+_HALF_US: Final = 2.07e-5
 
 
 def cuda_parts(
@@ -94,12 +100,15 @@ def cuda_parts(
 
     read = sum((amount(name) for name in DISTINCT if name.startswith("read")), np.zeros(n))
     written = sum((amount(name) for name in DISTINCT if name.startswith("written")), np.zeros(n))
-    main, distinct = read + _WRITTEN * written, read + written
-    beyond = distinct / np.maximum(_KEPT * amount("device_cache_bytes"), 1.0)
-    near = main / (1.0 + beyond**_SUDDEN)
+    distinct = read + written
+    # What is written where it was read takes no other room; what is read again does.
+    room = distinct - amount("in_place") + amount("cached")
+    beyond = room / np.maximum(_KEPT * amount("device_cache_bytes"), 1.0)
+    kept = 1.0 / (1.0 + beyond**_SUDDEN)
+    near = _together(_CACHE_READ * read, _CACHE_WRITTEN * written, _CACHE_NORM) / cache
+    far = (read + _WRITTEN * written) / np.minimum(copy * _MEMORY_SHARE, cache * _CACHE_SHARE)
+    moved = kept * near + (1.0 - kept) * far
     sectors = amount("sector_bytes")
-    kept = cache * _CACHE_SHARE
-    moved = near / kept + (main - near) / np.minimum(copy * _MEMORY_SHARE, kept)
     moved += np.maximum(sectors - distinct, 0.0) * _SECTOR_SHARE / cache
     moved += amount("random_bytes") / (rate("device_gather") * _GATHER_GAIN)
     lines = amount("wavefronts") / (spread * _WAVEFRONTS_US * filled)
@@ -115,7 +124,7 @@ def cuda_parts(
     # Eight-byte lanes are half as many.
     work *= 1.0 + amount("wide")
     exponentials = amount("transcendental") / rate("device_transcendental")
-    arithmetic = work / additions + exponentials * _EXPONENTIAL_SHARE
+    arithmetic = (work / additions + exponentials * _EXPONENTIAL_SHARE) / filled**_IDLE
     matrices = 1.0 + (TENSOR_CORES - 1.0) * amount("half")
     arithmetic += amount("flops") / (2.0 * additions * matrices)
 
@@ -138,7 +147,7 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
     waves = amount("waves")
     even = np.minimum(amount("even"), 1.0)
     operations = amount("turn_operations")
-    several = amount("welford") + amount("online_softmax") > 0
+    several = amount("welford") + amount("means") + amount("online_softmax") > 0
     single = np.maximum(amount("turn_loads"), amount("distinct_reductions")) <= 1
     short = (even > 0) & single & ~several & (operations <= _SHORT)
     turn = _TURN_US + _FAR_US * np.log2(1.0 + distinct / 1e6)
@@ -147,7 +156,7 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
     # In a loop a block waits for what it loads before it goes on.
     wave = np.where(amount("reductions") > 0, _REDUCED_WAVE_US, _WAVE_US)
     waiting = wave * waves + np.maximum(amount("rounds") - waves, 0.0) * turn
-    means = (amount("welford") > 0) & (amount("persistent") == 0)
+    means = (amount("welford") + amount("means") > 0) & (amount("persistent") == 0)
     result: FloatArray = waiting + amount("combining") * np.where(means, _WELFORD_STEP_US, _STEP_US)
     return result
 

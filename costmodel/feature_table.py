@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 8
+FEATURES_VERSION: Final = 9
 
 
 class Feature(NamedTuple):
@@ -58,7 +58,6 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("lane_by_lane", "log2 ns", "of this, elements of vectors that are taken one by one"),
     Feature("scalar_work", "log2 ns", "of this, in loops that are not vectorised"),
     Feature("row_ends", "log2 ns", "of this, vectors that are put together to one value"),
-    Feature("in_place", "log2 bytes", "bytes that are written where they were read"),
     Feature("each_worker", "log2 bytes", "distinct bytes of each thread"),
     Feature("loop_starts", "log2 turns", "times that the busiest thread starts an innermost loop"),
     Feature("partial_vectors", "log2 turns", "of its turns, those of vectors that are not full"),
@@ -78,6 +77,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("waves", "log2 waves", "times that the device is filled with blocks"),
     Feature("rounds", "log2 rounds", "turns one after the other, of all waves"),
     Feature("sector_bytes", "log2 bytes", "bytes of the sectors that the blocks touch, in all"),
+    Feature("stored_sectors", "log2 bytes", "of these, those that stores touch"),
     Feature("issued", "log2 accesses", "loads and stores that the warps issue, in all"),
     Feature("wavefronts", "log2 lines", "cache lines that these ask for"),
     Feature("turn_loads", "count", "accesses that a turn of the loop in each block loads"),
@@ -120,6 +120,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
         "bytes looked up by loaded indices beyond the cache; for rows, one element a line",
     ),
     Feature("cached", "log2 bytes", "bytes read of what the group wrote or read at another index"),
+    Feature("in_place", "log2 bytes", "bytes that are written where they were read"),
     Feature("reread", "log2 bytes", "bytes that a later pass reads again"),
     Feature("stores_removed", "log2 bytes", "bytes not stored: all users are in the group"),
     Feature("reads_removed", "log2 bytes", "bytes not read: the value is in a register"),
@@ -128,7 +129,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("reuse", "log2 ratio", "touched over distinct bytes"),
     Feature("irregular", "share", "part of the distinct bytes not accessed contiguously"),
     Feature("inner_stride", "log2 elements", "largest step of an access along the innermost loop"),
-    # Arithmetic, over all iterations
+    # Arithmetic, over all iterations; what is written out again is computed once
     Feature("arithmetic", "log2 operations", "additions, multiplications, extrema, roundings"),
     Feature("division", "log2 operations", "divisions, square roots, remainders"),
     Feature("transcendental", "log2 operations", "exponentials, logarithms, trigonometry"),
@@ -160,7 +161,11 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("live_values", "count", "mean number of values kept for a later node"),
     # Against the device
     Feature("parallel", "log2 iterations/core", "iterations that may run at once, each core"),
-    Feature("cache_fill", "log2 ratio", "distinct and cached bytes over the last-level cache"),
+    Feature(
+        "cache_fill",
+        "log2 ratio",
+        "distinct and cached bytes, those in place once, over the last-level cache",
+    ),
     Feature("is_cuda", "flag", "1 on a CUDA device"),
     Feature("device_threads", "log2 threads", "threads of the device"),
     Feature("device_cores", "log2 cores", "cores of the device"),

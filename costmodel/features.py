@@ -29,6 +29,7 @@ from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.layout import SECTOR_BYTES
 from fusewise.costmodel.meeting import Meeting, Met
 from fusewise.costmodel.operations import CLASSES
+from fusewise.costmodel.overwriting import Overwriting
 from fusewise.costmodel.partials import (
     LARGEST,
     SMALLEST,
@@ -83,6 +84,7 @@ _TILE = (
     "waves",
     "rounds",
     "sector_bytes",
+    "stored_sectors",
     "issued",
     "wavefronts",
     "row_threads",
@@ -126,7 +128,8 @@ class Featurizer:
         self._order = [node.order for node in nodes]
         self._meeting = Meeting(problem, profile, nodes, self._rank)
         blocks = profile.kind == "cuda"
-        self._work = None if blocks else Work(problem, profile, nodes, self._rank)
+        self._work = None if blocks else Work(problem, profile, nodes)
+        self._overwriting = Overwriting(problem, nodes, self._rank)
         self._frames = Frames(nodes, self._meeting.followed) if blocks else Frames((), ())
         hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced = [
@@ -202,11 +205,16 @@ class Featurizer:
                 self._tile(ids, row, each)
                 for ids, row, each in zip(members, rows, met, strict=True)
             ]
+        in_place = [
+            self._overwriting.bytes(ids, each) for ids, each in zip(members, met, strict=True)
+        ]
+        rows[:, COLUMN["in_place"]] = in_place
         if self._work is not None:
-            distinct = rows[:, _DISTINCT_AT].sum(axis=1).tolist()
+            distinct = rows[:, _DISTINCT_AT].sum(axis=1)
+            fresh = np.maximum(distinct - in_place, 0.0).tolist()
             rows[:, _LOOPS_AT] = [
                 self._work.columns(ids, each, size)
-                for ids, each, size in zip(members, met, distinct, strict=True)
+                for ids, each, size in zip(members, met, fresh, strict=True)
             ]
         rows[:, _DEVICE_AT] = self._device
         self._derive(rows)
@@ -266,6 +274,7 @@ class Featurizer:
             tile.waves,
             tile.waves * tile.turns * again,
             tile.sectors * SECTOR_BYTES,
+            tile.stored * SECTOR_BYTES,
             tile.issued,
             tile.wavefronts,
             tile.row_threads,
@@ -331,5 +340,6 @@ class Featurizer:
         column[COLUMN["parallel"]] = np.minimum(
             held, at_once(column[COLUMN["parallel"]], column[COLUMN["rnumel"]], self.profile)
         )
-        fill = (distinct + column[COLUMN["cached"]]) / max(self.profile.cache_bytes, 1)
+        room = distinct - column[COLUMN["in_place"]] + column[COLUMN["cached"]]
+        fill = room / max(self.profile.cache_bytes, 1)
         column[COLUMN["cache_fill"]] = fill

@@ -21,6 +21,7 @@ from fusewise.costmodel.operations import (
     PLAIN_REDUCTIONS,
     operation_class,
 )
+from fusewise.costmodel.written_once import operations_of
 from fusewise.schedule.problem import Access, Node
 
 #: Threads of a CUDA block that share one reduction.
@@ -73,7 +74,7 @@ def node_sums(node: Node) -> list[float]:
     """The columns of ``SUMMED`` for one node."""
     iterations = float(node.numel * node.rnumel)
     operations = [0.0] * len(CLASSES)
-    for name, count in node.ops:
+    for name, count in operations_of(node):
         which = operation_class(name)
         if which >= 0:
             operations[which] += count * iterations

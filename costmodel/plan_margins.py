@@ -75,9 +75,12 @@ def plan_margins(
         labels: [n], family or graph.
         confidence: part of measured times that intervals should hold; of the rest half lies below.
     """
-    sure = ~unsure
-    if np.count_nonzero(sure) < _ROWS_A_RANGE:
+    if len(measured) < _ROWS_A_RANGE:
         return None
+    if np.count_nonzero(~unsure) < _ROWS_A_RANGE:
+        # Too few to tell the two apart.
+        unsure = np.zeros(len(measured), dtype=bool)
+    sure = ~unsure
     count = int(np.clip(np.count_nonzero(sure) // _ROWS_A_RANGE, 1, _MOST_RANGES))
     edges = np.unique(np.quantile(np.log(us[sure]), np.arange(1, count) / count))
     at = np.searchsorted(edges, np.log(us))

@@ -66,6 +66,8 @@ class Tile(NamedTuple):
     row_threads: float
     #: Sectors that all blocks touch.
     sectors: float
+    #: Of these, those that stores touch.
+    stored: float
     #: Loads and stores that all warps issue, and cache lines that these ask for.
     issued: float
     wavefronts: float
@@ -208,7 +210,7 @@ def _tile(
         for extent, part in zip(extents, block.across, strict=True)
     )
     whole = ((float(length), float(min(block.along, length))), *across)
-    sectors = issued = wavefronts = 0.0
+    sectors = stored = issued = wavefronts = 0.0
     turn_loads = 0
     for m in movers:
         if m.again and persistent:
@@ -225,6 +227,7 @@ def _tile(
         if not m.near and not (m.again and turns == 1):
             # Stores are not gathered: a sector that two of them touch is touched twice.
             sectors += instructions * asked if m.written else each * times
+            stored += instructions * asked if m.written else 0.0
     return Tile(
         programs=programs,
         turns=turns,
@@ -240,6 +243,7 @@ def _tile(
         padding=max(programs * turns * block.elements / max(rows * length, 1) - 1.0, 0.0),
         row_threads=_row_threads(block, inner) if length > 1 else 1.0,
         sectors=sectors,
+        stored=stored,
         issued=issued,
         wavefronts=wavefronts,
         turn_loads=turn_loads,

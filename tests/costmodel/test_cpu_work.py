@@ -63,17 +63,6 @@ def _column(problem: Problem, profile: DeviceProfile, name: str) -> float:
     return float(2.0**value - 1.0)
 
 
-def test_a_single_element_made_of_many_has_no_loops(narrow: DeviceProfile) -> None:
-    written = _access("contiguous", "0", 1, 0, "b")
-    (node,) = _problem(((), ()), _access("contiguous", "0", 1, 0), written).nodes
-    reads = tuple(_access("contiguous", str(7 * i), 1, 0) for i in range(8))
-    problem = _problem(((), ()), reads[0], written)
-    problem = msgspec.structs.replace(problem, nodes=(msgspec.structs.replace(node, reads=reads),))
-    loops = node_loops(problem.nodes[0], problem)
-    assert (loops.loops, loops.still) == ((), False)
-    assert _column(problem, narrow, "numel") == pytest.approx(1.0)
-
-
 def test_ends_of_rows_are_partial_vectors_and_rows_start_loops(narrow: DeviceProfile) -> None:
     def rows(length: int) -> Problem:
         index = f"{2 * length}*i0 + i1 : 1024, {length}"
@@ -120,3 +109,42 @@ def test_wide_vectors_take_longer_but_not_twice_as_long() -> None:
     for name in ("add", "exp", "truediv"):
         narrow, wide = NARROW.operations[name].vector, WIDE.operations[name].vector
         assert narrow < wide < 2.5 * narrow
+
+
+def test_branches_of_few_flags_are_remembered(narrow: DeviceProfile) -> None:
+    def each(elements: int) -> float:
+        index = f"i0 : {elements}"
+        read = _access("contiguous", index, elements, 1)
+        problem = _problem(((elements,), ()), read, _access("contiguous", index, elements, 1, "b"))
+        buffers = tuple(
+            msgspec.structs.replace(buffer, dtype="torch.bool") if buffer.name == "a" else buffer
+            for buffer in problem.buffers
+        )
+        flags = msgspec.structs.replace(problem, buffers=buffers)
+        return _column(flags, narrow, "lane_by_lane") / elements
+
+    assert each(1 << 14) < 0.3 * each(1 << 22)
+
+
+@pytest.mark.parametrize(
+    ("index", "stride", "dearer"),
+    [
+        # Threads have lines of their own, and additions go on along the row.
+        ("1024*i0 + tmp0 : 64", 1024, "none"),
+        # Threads add to neighbours.
+        ("i0 + 64*tmp0 : 64", 1, "shared"),
+    ],
+)
+def test_additions_cost_by_the_lines_that_they_go_to(
+    narrow: DeviceProfile, index: str, stride: int, dearer: str
+) -> None:
+    elements = 64 * 128
+    read = _access("contiguous", f"i0 : {elements}", elements, 1)
+    problem = _problem(((64, 128), ()), read, _access("atomic", index, elements, stride, "b"))
+    more = {"none": 0.0, "shared": NARROW.atomic_shared.lane}
+    store, added = NARROW.stores[4].lane, NARROW.atomic.lane
+    # Nothing else is taken one by one but a small part of the load.
+    each = store + added + more[dearer] + NARROW.loads[4].lane
+    assert _column(problem, narrow, "lane_by_lane") / (elements / 2) == pytest.approx(
+        each, rel=0.01
+    )

@@ -45,8 +45,10 @@ def test_intervals_hold_as_many_as_they_promise() -> None:
 
 def test_of_few_schedules_nothing_is_told() -> None:
     assert margins_of(*schedules(40, 0)) is None
-    # None of these was predicted by anything but the roofline.
-    assert margins_of(*schedules(1000, 0), unsure=True) is None
+
+
+def test_where_the_roofline_has_a_part_in_most_plans_all_are_taken_together() -> None:
+    assert margins_of(*schedules(1000, 0), unsure=True) == margins_of(*schedules(1000, 0))
 
 
 class Knowing(Roofline):

@@ -1,0 +1,70 @@
+"""Which bytes a group writes where it read others, since nobody reads those later.
+
+Inductor gives such a result the memory of what was read. It takes no other room in a cache, so what
+is written is there already. Told from accesses and users alone, of any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fusewise.costmodel.meeting import Met
+from fusewise.schedule.problem import Node, Problem
+
+
+class Overwriting:
+    """Bytes written in place by groups of one problem's nodes, which are numbered as given."""
+
+    def __init__(self, problem: Problem, nodes: Sequence[Node], rank: Mapping[str, int]) -> None:
+        """``nodes`` in topological order; ``rank`` is the number of each by name."""
+        self._over = [_overwritten(node, problem, rank) for node in nodes]
+
+    def bytes(self, ids: Sequence[int], met: Met) -> float:
+        """Bytes that the group of the nodes ``ids``, ascending, writes where it read."""
+        if not any(self._over[i] for i in ids):
+            return 0.0
+        inside = 0
+        for i in ids:
+            inside |= 1 << i
+        later = ~(inside | ((1 << ids[0]) - 1))
+        moving = {key[0] for _, key, *_ in met.moving}
+        found = 0.0
+        for i in ids:
+            for size, read, write, users in self._over[i]:
+                if read in moving and write in moving and not users & later:
+                    found += size
+                    break
+        return found
+
+
+def _overwritten(
+    node: Node, problem: Problem, rank: Mapping[str, int]
+) -> list[tuple[int, str, str, int]]:
+    """Reads that a node may write its result over (``SchedulerNode.can_inplace``).
+
+    Of each the bytes, the buffer, that of the result, and the bitset of its readers.
+    """
+    if node.kind != "pointwise" or len(node.writes) != 1:
+        return []
+    write = node.writes[0]
+    target = problem.buffer_by_name.get(write.buffer)
+    if write.kind == "atomic" or target is None or target.aliases:
+        return []
+    found = []
+    for read in node.reads:
+        buffer = problem.buffer_by_name.get(read.buffer)
+        if (
+            read.index != write.index
+            or read.itemsize != write.itemsize
+            or buffer is None
+            or buffer.is_input
+            or buffer.is_output
+            or buffer.aliases
+        ):
+            continue
+        users = [rank.get(name) for name in buffer.users]
+        if any(user is None for user in users):
+            continue
+        readers = sum(1 << user for user in set(users) if user is not None)
+        found.append((read.bytes, read.buffer, write.buffer, readers))
+    return found

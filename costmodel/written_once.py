@@ -1,0 +1,43 @@
+"""What a loop body computes once though it is written out again and again.
+
+A value that is inlined into several users stands in the body of a node once for each of them; the
+code generators find equal expressions and compute them once. A body is kept as counts alone, so how
+often it repeats itself is told from the leaves of its expressions: loads, of which the places are
+known, and, where a body computes the places that it looks up, positions in its loops. Nothing here
+knows what an operation costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from fusewise.schedule.problem import Node
+
+#: Operations by name, with how often each is computed in one turn of the loops.
+Counts = tuple[tuple[str, float], ...]
+_LOOKED_UP = frozenset({"gather", "atomic"})
+
+
+def operations_of(node: Node) -> Counts:
+    """The operations of a node's body, repetitions of equal expressions counted as one.
+
+    Each stands as much less often than it is written as leaves do, but once at the least.
+    """
+    accesses = (*node.reads, *node.writes)
+    loops = 0
+    if any(access.kind in _LOOKED_UP for access in accesses):
+        loops = sum(extent > 1 for extent in (*node.ranges[0], *node.ranges[1]))
+    places = len({(access.buffer, access.index) for access in node.reads})
+    return _operations(node.ops, places, loops)
+
+
+@lru_cache(maxsize=1 << 16)
+def _operations(written: Sequence[tuple[str, int]], places: int, loops: int) -> Counts:
+    counted = dict(written)
+    loads = counted.get("load", 0)
+    # Masks compare positions, too, each with another bound: those are left as they are.
+    positions = counted.get("index_expr", 0) if loops else 0
+    leaves = min(loads, places) + min(positions, loops)
+    again = (loads + positions) / leaves if leaves else 1.0
+    return tuple((name, max(count / again, min(count, 1.0))) for name, count in written)

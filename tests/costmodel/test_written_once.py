@@ -1,0 +1,42 @@
+"""Operations that a body repeats are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fusewise.costmodel.written_once import operations_of
+from fusewise.schedule.problem import Access, Node
+
+_READS = tuple(Access(f"in{i}", "contiguous", 64, 256, 4, 1, "i0 : 64") for i in range(2))
+_WRITES = (Access("out", "contiguous", 64, 256, 4, 1, "i0 : 64"),)
+
+
+@pytest.mark.parametrize(
+    ("reads", "ops", "expected"),
+    [
+        # x * sigmoid(x) loads x twice, and has each of the others once.
+        (1, (("load", 2), ("mul", 1), ("sigmoid", 1)), (("load", 1), ("mul", 1), ("sigmoid", 1))),
+        # An expression of two values that is written out three times.
+        (2, (("load", 6), ("exp", 3), ("add", 9)), (("load", 2), ("exp", 1), ("add", 3))),
+        (2, (("load", 2), ("exp", 3)), (("load", 2), ("exp", 3))),
+        # Masks compare positions with other bounds.
+        (0, (("index_expr", 2), ("sin", 2)), (("index_expr", 2), ("sin", 2))),
+    ],
+)
+def test_what_is_written_again_is_computed_once(
+    make_node: Callable[..., Node],
+    reads: int,
+    ops: tuple[tuple[str, int], ...],
+    expected: tuple[tuple[str, float], ...],
+) -> None:
+    assert operations_of(make_node("op0", 64, _READS[:reads], _WRITES, ops)) == expected
+
+
+def test_places_that_are_looked_up_are_computed_once(make_node: Callable[..., Node]) -> None:
+    looked_up = Access("in", "gather", 64, 256, 4, 0, "8*tmp0 + tmp1 : ")
+    ops = (("index_expr", 5), ("add", 6), ("load", 1))
+    node = make_node("op0", 64, (looked_up,), _WRITES, ops, ranges=((8, 8), ()))
+    # One load and two positions are all that there is to start from.
+    assert operations_of(node) == (("index_expr", 2.5), ("add", 3), ("load", 1))
