@@ -15,8 +15,8 @@ from fusewise.costmodel.device import TENSOR_CORES
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.touches import DISTINCT
 
-#: Cost of one operation of each class in fp32 additions (half a fused multiply-add each), where what
-#: is written out again is counted once. Transcendentals have a measured rate.
+#: Cost of one operation of each class in fp32 additions (half a fused multiply-add each); what is
+#: written out again is counted once. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
     "arithmetic": 1.24,
     "division": 0.963,
