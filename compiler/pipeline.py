@@ -13,6 +13,7 @@ import torch.fx
 from torch._functorch import config as functorch_config
 
 from fusewise.compiler.graph_way import GraphWay
+from fusewise.compiler.inductor.assembler import use_pools_assembler
 from fusewise.compiler.inductor.configurations import tune_ours_warm
 from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
 from fusewise.compiler.inductor.settings import inductor_settings, known_settings
@@ -47,6 +48,8 @@ def compile_program(
 
     def compiler(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         tune_ours_warm(cuda_timing.samples)
+        if torch.cuda.is_initialized():
+            use_pools_assembler()
         if ours.mode == "measure" and ours.plan is None:
             session.met = Met(ours.home, gm, inputs, session.inductor_options)
             measures = ours.top_k and ours.budget_s != 0 and not many_ranks()

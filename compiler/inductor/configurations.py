@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 from torch._inductor.codecache import PyCodeCache
-from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
 
+from fusewise.compiler.inductor.assembler import use_pools_assembler
 from fusewise.compiler.inductor.block_sizes import BlockSizes
 from fusewise.compiler.inductor.replacing import once
 from fusewise.schedule.errors import MeasureError
@@ -171,8 +171,7 @@ def _clock_for(kernel: Any) -> Clock | None:
 
 def _loaded(kernel: Any, launcher: Any, offered: Sequence[BlockSizes]) -> list[Any]:
     """The kernel with all offered block sizes, as far as the device can hold them."""
-    # With another assembler than the pool's nothing of what it compiled would be found.
-    _set_triton_ptxas_path()
+    use_pools_assembler()
     if kernel.fn.fn is None:
         # It was compiled in another process.
         kernel.fn = kernel._reload_kernel().fn
