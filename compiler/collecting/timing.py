@@ -41,6 +41,9 @@ _MORE_PASSES = 12
 _REST_S, _LOOK_S = 2.0, 0.05
 #: Seconds of rest in all: so many at any time, and this share of those since the first graph.
 _REST_AT_ONCE_S, _REST_SHARE = 10.0, 0.35
+#: Seconds in which nothing was timed at full pace, after which that is not waited for any more:
+#: what is timed then says that it was disturbed.
+_PATIENCE_S = 20.0
 #: Seconds of timing for each whole program, and rounds at least.
 _WHOLE_S = 0.12
 _WHOLE_ROUNDS = 12
@@ -84,6 +87,8 @@ class Timer:
         self._stopped = threading.Event()
         self._since: float | None = None
         self._rested_s = 0.0
+        #: When a kernel was timed at full pace last, or the first was timed at all.
+        self._full_at: float | None = None
         #: Measuring processes that died or were killed.
         self.lost = 0
         self._held_before_s = 0.0
@@ -146,6 +151,9 @@ class Timer:
                 del taken[number]
             else:
                 passes.append(calls)
+                free = any(call.samples and not call.disturbed for call in calls)
+                if free or self._full_at is None:
+                    self._full_at = time.monotonic()
 
     def _rest(self) -> bool:
         """Wait for the processor to be at its full pace, for some seconds at most.
@@ -153,10 +161,12 @@ class Timer:
         A neighbour that never goes would take most of the time of a collection.
 
         Returns:
-            False where too much of it has gone into waiting already.
+            False where too much of it has gone into waiting already, or there was none for long.
         """
         start = time.monotonic()
         self._since = self._since or start
+        if self._full_at is None or start - self._full_at > _PATIENCE_S:
+            return False
         if self._rested_s > _REST_AT_ONCE_S + _REST_SHARE * (start - self._since):
             return False
         # What became of a process that is gone is found out by the next pass.

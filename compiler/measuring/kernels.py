@@ -229,7 +229,7 @@ class KernelTimer:
             return seconds, disturbed or max(slowness[-2:]) > SLOW
 
         effort = self._effort_for(times)
-        if not full:
+        if not full and not self._pace.stays_slow:
             few = min(effort.min_samples, _SLOW_SAMPLES)
             effort = dataclasses.replace(effort, min_samples=few, max_samples=few)
         take_samples(times, effort, sample)

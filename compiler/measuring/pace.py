@@ -37,6 +37,8 @@ _BETTER = 0.995
 #: the luckiest of very many.
 SLOW = 1.25
 _PAUSE_S = 0.01
+#: Seconds without a moment of full pace after which none is waited for: some neighbours stay.
+_PATIENCE_S = 10.0
 
 
 class Pace:
@@ -52,6 +54,8 @@ class Pace:
         self._quiet = Quiet()
         self._work = torch.empty(0)
         self._best_s = 0.0
+        #: When the pace was full last, or first looked at.
+        self._full_at: float | None = None
 
     def slowness(self) -> float:
         """Time of the standard work over the shortest seen; 1 at full pace."""
@@ -61,13 +65,24 @@ class Pace:
             self._learn()
         taken = self._time()
         self._take(taken)
-        return taken / self._best_s
+        slowness = taken / self._best_s
+        if slowness <= SLOW or self._full_at is None:
+            self._full_at = time.monotonic()
+        return slowness
+
+    @property
+    def stays_slow(self) -> bool:
+        """Whether the pace has not been full for long."""
+        return self._full_at is not None and time.monotonic() - self._full_at > _PATIENCE_S
 
     def recovered(self, seconds: float) -> bool:
-        """Whether the pace is full, now or within so many seconds."""
+        """Whether the pace is full, now or within so many seconds.
+
+        Nothing is waited for where it has not been for long.
+        """
         end = time.monotonic() + seconds
         while self.slowness() > SLOW:
-            if time.monotonic() > end:
+            if self.stays_slow or time.monotonic() > end:
                 return False
             time.sleep(_PAUSE_S)
         return True

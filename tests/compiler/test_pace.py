@@ -6,8 +6,10 @@ import os
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
+from fusewise.compiler.measuring import pace
 from fusewise.compiler.measuring.pace import SLOW, Pace
 
 
@@ -33,6 +35,20 @@ def test_more_work_than_before_looks_like_a_slow_processor(tmp_path: Path) -> No
     kept(tmp_path).write_text(repr(best * 1000))
     # Whatever else runs here, one of many tries in ten seconds is left alone.
     assert Pace(tmp_path).recovered(10.0)
+
+
+def test_a_processor_that_stays_slow_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Pace(tmp_path).slowness()
+    best = float(kept(tmp_path).read_text())
+    kept(tmp_path).write_text(repr(best / 100))
+    monkeypatch.setattr(pace, "_PATIENCE_S", 0.05)
+    found = Pace(tmp_path)
+    assert not found.recovered(1e6)
+    assert found.stays_slow
+    kept(tmp_path).write_text(repr(best * 1000))
+    assert not Pace(tmp_path).stays_slow
 
 
 def test_better_best_is_kept_for_others(tmp_path: Path) -> None:
