@@ -21,6 +21,8 @@ from fusewise.costmodel.probe import Extent, probe
 from fusewise.schedule.errors import ModelError, UnsupportedError
 
 _FALLBACK_CACHE: Final = 16 << 20
+#: Where Linux tells of the processors.
+_CPUINFO: Final = Path("/proc/cpuinfo")
 #: Rates of profiles that are older than these, as parts of others. A strided read brings sectors of
 #: 32 bytes for four on a GPU, and on a CPU lines of 64, but writes nothing back; an atomic update
 #: is a random read and a random write; a small table stays in a CPU's first cache (25 times as
@@ -241,12 +243,22 @@ def _kind(device: torch.device) -> Literal["cpu", "cuda"]:
 def _name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine() or "unknown"
+    told = _told(_CPUINFO.read_text()) if _CPUINFO.is_file() else {}
+    if "model name" not in told:
+        return platform.processor() or platform.machine() or "unknown"
+    name = told["model name"]
+    if any(sign.isdigit() for sign in name) or "cpu family" not in told:
+        return name
+    # A virtual machine may say no more than the brand, which processors of one and of two times the
+    # speed share.
+    return f"{name} family {told['cpu family']} model {told.get('model', '?')}"
+
+
+def _told(cpuinfo: str) -> dict[str, str]:
+    """What the system says of the first processor."""
+    first = cpuinfo.partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _identifier(name: str) -> str:
