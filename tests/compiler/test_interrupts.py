@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +15,6 @@ from fusewise.compiler.interrupts import Interrupts
 from fusewise.compiler.offline import Standing, search_program
 from fusewise.compiler.searched import Effort
 from fusewise.datasets.target import load_target
-
-#: Python tells of what it could not raise.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 _TARGET = """\
 import torch
@@ -41,13 +40,28 @@ def lose_an_interrupt() -> None:
     Careless()
 
 
-def test_one_that_is_lost_is_remembered() -> None:
-    before = signal.getsignal(signal.SIGINT)
+def test_one_that_is_lost_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
     with Interrupts() as interrupts:
         assert not interrupts.came
         lose_an_interrupt()
         assert interrupts.came
-    assert signal.getsignal(signal.SIGINT) is before
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
+    assert printed == []
+
+
+def test_what_else_cannot_be_raised_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("at its end")
+
+    told: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(str(what.exc_value)))
+    with Interrupts():
+        Broken()
+    assert told == ["at its end"]
 
 
 def test_others_are_raised_as_ever() -> None:
