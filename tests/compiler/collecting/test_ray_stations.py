@@ -44,33 +44,35 @@ def ray() -> Iterator[Any]:
 def test_one_of_two_stations_is_killed_on_the_way(
     ray: Any, home: Path, store: Path, programs: Callable[[str], CorpusSpec]
 ) -> None:
-    specs = [programs(name) for name in ("tiny", "ending", "raising", "inference")]
+    specs = [programs(name) for name in ("tiny", "ending", "raising", "inference", "training")]
     opened = Store.open(store)
     with ray_stations("auto", settings(home), opened.measured_signatures, actors=2) as stations:
         assert [station.device_key for station in stations] == [stations[0].device_key] * 2
         assert stations[0].device_key.endswith("-1t")
-        victim = stations[0]
-        killed = []
+        killed: list[int] = []
 
         def kill(tally: Tally) -> None:
-            if not killed and not victim.idle() and tally.graphs:
-                killed.append(victim)
-                ray.kill(victim._actor)
+            # Whichever is at work: which of them that is depends on the machine.
+            busy = [at for at, station in enumerate(stations) if not station.idle()]
+            if not killed and busy and tally.graphs:
+                killed.append(busy[0])
+                ray.kill(stations[busy[0]]._actor)
 
         tally = run(
             stations, items(specs, seed=0, limit=None, rounds=1, done=()), opened, on_progress=kill
         )
     opened.ingest()
-    assert (killed, tally.items, tally.ended, tally.dropped) == ([victim], 4, "items", [])
-    assert tally.usage[0].lost >= 1
+    (victim,) = killed
+    assert (tally.items, tally.ended, tally.dropped) == (5, "items", [])
+    assert tally.usage[victim].lost >= 1
     rows: Any = opened.rows("items")
     by_name: dict[str, ItemRow] = {row.name.rpartition(":")[2]: row for row in rows}
-    assert len(by_name) == 4
+    assert len(by_name) == 5
     failed = {name for name, row in by_name.items() if row.status == "failed"}
     assert failed == {"ending", "raising"}
     # Both wrote to one store, of one device that all features are those of.
     (device,) = opened.rows("devices")
-    assert isinstance(device, DeviceRow) and device.key == victim.device_key
+    assert isinstance(device, DeviceRow) and device.key == stations[victim].device_key
     assert (home / "devices" / f"{device.key}.json").is_file()
     assert opened.info().counts["kernels"] > 0
     done = opened.collected(device.key)
