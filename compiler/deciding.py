@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import msgspec
@@ -254,19 +255,16 @@ class Contest:
             return True
         starts = not process.answered
         starting_s = self.purse.starting_s if starts else 0.0
-        began = time.monotonic()
         try:
-            ready = process.ready(self.purse.left() + starting_s)
+            with self.purse.waiting() if starts else nullcontext():
+                ready = process.ready(self.purse.left() + starting_s)
         except MeasureError:
             # The contest starts another one, or tells why it cannot.
             return True
-        if starts:
-            self.purse.waited(time.monotonic() - began)
         if ready and self.purse.kind != "cpu":
             # Kernels that no pool compiles are compiled one after the other where they are timed.
-            began = time.monotonic()
-            await_pool(self.purse.starting_s)
-            self.purse.waited(time.monotonic() - began)
+            with self.purse.waiting():
+                await_pool(self.purse.starting_s)
         if not ready:
             if process.unproven:
                 # A copy of this process that hangs would be asked in vain for ever.

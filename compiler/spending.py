@@ -8,7 +8,8 @@ ends what has begun.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 #: Of Inductor's own time, what everything else may take where nothing is promised, what more for
@@ -110,9 +111,15 @@ class GraphSpending:
             return 0.0
         return max(0.0, START_S[self.kind] - self.program.waited_s)
 
-    def waited(self, seconds: float) -> None:
-        """It waited for processes to start, which is spent once a program."""
-        counted = min(seconds, self.starting_s)
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """It waits in here for processes to start, which is spent once a program.
+
+        Where that fails it was no waiting for a start.
+        """
+        began = self.program.clock()
+        yield
+        counted = min(self.program.clock() - began, self.starting_s)
         self.waited_s += counted
         self.program.waited_s += counted
 

@@ -226,8 +226,9 @@ def _tile(
         # A loop of one turn finds what an earlier one loaded beside it.
         if not m.near and not (m.again and turns == 1):
             # Stores are not gathered: a sector that two of them touch is touched twice.
-            sectors += instructions * asked if m.written else each * times
-            stored += instructions * asked if m.written else 0.0
+            touched = instructions * asked if m.written else each * times
+            sectors += touched
+            stored += touched if m.written else 0.0
     return Tile(
         programs=programs,
         turns=turns,

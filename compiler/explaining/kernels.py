@@ -96,9 +96,7 @@ def generated(
     Raises:
         PlanError: the plan is illegal for this graph.
     """
-    with inner_graphs(look_within) as within:
-        program, launches = generate_with_launches(graph, schedule, to_run=to_time)
-    return Generated(program, launches, {name: tuple(of) for name, of in within.items()})
+    return _with_inner(look_within, lambda: generate_with_launches(graph, schedule, to_run=to_time))
 
 
 def surveyed(
@@ -118,8 +116,16 @@ def surveyed(
         look_within: as in :func:`generated`.
         to_time: as in :func:`generated`.
     """
+    return _with_inner(
+        look_within, lambda: survey_with_launches(graph, visit, watch, to_run=to_time)
+    )
+
+
+def _with_inner(
+    look_within: LookWithin, generate: Callable[[], tuple[Program, tuple[Launch, ...]]]
+) -> Generated:
     with inner_graphs(look_within) as within:
-        program, launches = survey_with_launches(graph, visit, watch, to_run=to_time)
+        program, launches = generate()
     return Generated(program, launches, {name: tuple(of) for name, of in within.items()})
 
 

@@ -59,8 +59,6 @@ from fusewise.schedule.schedule import Choice, Schedule
 
 _T = TypeVar("_T")
 _UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-
-
 #: Seconds that block sizes of kernels that were not tuned yet are waited for.
 _TUNING_S = 10.0
 

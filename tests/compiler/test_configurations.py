@@ -133,16 +133,20 @@ def test_other_programs_are_tuned_as_inductor_does(
     assert times == []
 
 
+def stepped(live: Any, factor: int, columns: int) -> tuple[Any, Schedule]:
+    """A graph, and its default plan with all kernels tuned step by step."""
+    x = torch.randn(2048, columns, device="cuda")
+    (graph,) = live.capture(live.UserProgram(lambda x: torch.softmax(x * factor, -1), (x,)))
+    plan = graph.surveyed.default
+    names = [group[0] for group in plan.groups]
+    return graph, Schedule(plan=plan, codegen=tuple(blocks_choice(n, "descent") for n in names))
+
+
 @pytest.fixture
 def stepwise(live: Any, untuned: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A graph with a program whose kernels are tuned step by step, and what is compiled for it."""
     monkeypatch.setattr(blocks_ahead, "_COMPILING_S", 60.0)
-    x = torch.randn(2048, 1000, device="cuda")
-    (graph,) = live.capture(live.UserProgram(lambda x: torch.softmax(x * 2, -1), (x,)))
-    names = [group[0] for group in graph.surveyed.default.groups]
-    chosen = Schedule(
-        plan=graph.surveyed.default, codegen=tuple(blocks_choice(n, "descent") for n in names)
-    )
+    graph, chosen = stepped(live, 2, 1000)
     program = graph.generate(chosen)
     AsyncCompile.wait_pool_ready()
     with fresh_cache():
@@ -207,11 +211,7 @@ def test_no_kernel_is_loaded_where_its_code_is_written(
     """What is loaded then would stay in this process as it is, with nothing found for it."""
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-    x = torch.randn(2048, 1016, device="cuda")
-    (graph,) = live.capture(live.UserProgram(lambda x: torch.softmax(x * 3, -1), (x,)))
-    plan = graph.surveyed.default
-    names = [group[0] for group in plan.groups]
-    chosen = Schedule(plan=plan, codegen=tuple(blocks_choice(n, "descent") for n in names))
+    graph, chosen = stepped(live, 3, 1016)
     AsyncCompile.wait_pool_ready()
     loaded: list[str] = []
     original = CachingAutotuner.precompile
@@ -238,14 +238,10 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
 ) -> None:
     """Where caches are empty nothing is known of kernels but that they are to be tuned."""
     configurations.tune_ours_warm(cuda_timing.samples)
-    x = torch.randn(2048, 1032, device="cuda")
-    (graph,) = live.capture(live.UserProgram(lambda x: torch.softmax(x * 5, -1), (x,)))
-    plan = graph.surveyed.default
-    names = [group[0] for group in plan.groups]
-    chosen = Schedule(plan=plan, codegen=tuple(blocks_choice(n, "descent") for n in names))
+    graph, chosen = stepped(live, 5, 1032)
     AsyncCompile.wait_pool_ready()
     with fresh_cache(), graph.context():
-        output = graph.compile.compile(chosen, Applier(plan))
+        output = graph.compile.compile(chosen, Applier(chosen.plan))
         graph.compile.compile_blocks(chosen, output)
         counters.clear()
         live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
@@ -253,7 +249,7 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
         # Another compile finds what was found, and asks for nothing.
         forget_kernels()
         blocks_ahead._asked.clear()
-        again = graph.compile.compile(chosen, Applier(plan))
+        again = graph.compile.compile(chosen, Applier(chosen.plan))
         graph.compile.compile_blocks(chosen, again)
         assert blocks_ahead._asked
         assert not any(asked.futures for asked in blocks_ahead._asked.values())

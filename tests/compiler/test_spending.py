@@ -145,16 +145,16 @@ def test_waiting_for_a_process_to_start_is_spent_once_and_beside_the_rest() -> N
     forward.promise = PROMISE
     assert forward.starting_s == START_S["cuda"]
     before = forward.left()
-    clock.now += 5.0
-    forward.waited(5.0)
+    with forward.waiting():
+        clock.now += 5.0
     assert forward.left() == pytest.approx(before)
     assert "5.0 s waited" in forward.end()
     backward = program.graph()
     backward.kind, backward.promise = "cuda", PROMISE
     assert backward.starting_s == pytest.approx(START_S["cuda"] - 5.0)
     left = backward.left()
-    clock.now += 60.0
-    backward.waited(60.0)
+    with backward.waiting():
+        clock.now += 60.0
     # No longer than a start may take: the rest is its own.
     assert backward.starting_s == 0.0
     assert backward.left() == pytest.approx(max(0.0, left - 53.0))
