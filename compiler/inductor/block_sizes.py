@@ -14,9 +14,10 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fusewise.schedule.block_sizes import BlockSizes
 
 #: Values of a block that one thread holds, at the least and the most: with fewer, threads do the
 #: same work; with many more they do not fit into registers, and the compiler takes its time.
@@ -32,30 +33,20 @@ _LOADED = 16
 _SHARED, _SCAN = "RSPLIT", "SPLIT_SCAN"
 
 
-@dataclass(frozen=True)
-class BlockSizes:
-    """What a kernel is compiled with."""
+def sizes_of(config: Any) -> BlockSizes:
+    """The sizes in a configuration of Triton's."""
+    return BlockSizes(tuple(sorted(config.kwargs.items())), config.num_warps, config.num_stages)
 
-    #: Arguments that are constants of the compiled kernel, by name.
-    constants: tuple[tuple[str, int], ...]
-    warps: int
-    stages: int
 
-    @classmethod
-    def of(cls, config: Any) -> BlockSizes:
-        """Those of a configuration of Triton's."""
-        constants = tuple(sorted(config.kwargs.items()))
-        return cls(constants, config.num_warps, config.num_stages)
-
-    def config(self, like: Any) -> Any:
-        """The configuration of Triton's, in all else like another one of the kernel."""
-        made = copy.deepcopy(like)
-        made.kwargs = dict(self.constants)
-        made.num_warps, made.num_stages = self.warps, self.stages
-        # What Inductor notes on a configuration is how it was found.
-        for note in ("found_by_coordesc", "found_by_combo_autotune"):
-            vars(made).pop(note, None)
-        return made
+def config_of(sizes: BlockSizes, like: Any) -> Any:
+    """The configuration of Triton's with these sizes, in all else like another of the kernel."""
+    made = copy.deepcopy(like)
+    made.kwargs = dict(sizes.constants)
+    made.num_warps, made.num_stages = sizes.warps, sizes.stages
+    # What Inductor notes on a configuration is how it was found.
+    for note in ("found_by_coordesc", "found_by_combo_autotune"):
+        vars(made).pop(note, None)
+    return made
 
 
 def load_kernel(path: str, name: str) -> Any:
@@ -94,8 +85,8 @@ def nearest(kernel: Any, others: Sequence[Any], most: int) -> list[BlockSizes]:
         others: configurations to start from beside its own.
         most: how many, more only if Inductor itself has more.
     """
-    own = [BlockSizes.of(config) for config in kernel.configs]
-    starts = list(dict.fromkeys((*own, *(BlockSizes.of(config) for config in others))))
+    own = [sizes_of(config) for config in kernel.configs]
+    starts = list(dict.fromkeys((*own, *(sizes_of(config) for config in others))))
     template = kernel.configs[0]
     found = dict.fromkeys(own)
     for sizes in _by_distance(kernel, starts, len(own), template):
@@ -116,7 +107,7 @@ def _by_distance(
     while left:
         distance, _, sizes = heapq.heappop(left)
         yield sizes
-        for step in _steps(kernel, sizes.config(template)):
+        for step in _steps(kernel, config_of(sizes, template)):
             if step not in seen:
                 seen.add(step)
                 heapq.heappush(left, (distance + 1, next(order), step))
@@ -134,7 +125,7 @@ def _steps(kernel: Any, config: Any) -> Iterator[BlockSizes]:
             made = copy.deepcopy(config)
             set_field(made, name, other)
             if tuner.is_valid_config(made) and _is_sound(kernel, made):
-                yield BlockSizes.of(made)
+                yield sizes_of(made)
 
 
 def _is_sound(kernel: Any, config: Any) -> bool:
@@ -174,7 +165,7 @@ def compile_sizes(
         return False
     os.environ.update(environment)
     kernel = _kept(path, name)
-    kernel._precompile_config(sizes.config(kernel.configs[0]))
+    kernel._precompile_config(config_of(sizes, kernel.configs[0]))
     return True
 
 

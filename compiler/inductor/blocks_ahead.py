@@ -23,7 +23,6 @@ from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.block_sizes import (
-    BlockSizes,
     can_be_tried,
     compile_sizes,
     load_kernel,
@@ -31,6 +30,7 @@ from fusewise.compiler.inductor.block_sizes import (
     with_several,
 )
 from fusewise.compiler.inductor.triton_ahead import triton_kernels
+from fusewise.schedule.block_sizes import BlockSizes
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,9 @@ import torch
 from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.assembler import use_pools_assembler
-from fusewise.compiler.inductor.block_sizes import BlockSizes
+from fusewise.compiler.inductor.block_sizes import config_of, sizes_of
 from fusewise.compiler.inductor.replacing import once
+from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.errors import MeasureError
 from fusewise.search.blocks import fastest
 
@@ -178,14 +179,14 @@ def _loaded(kernel: Any, launcher: Any, offered: Sequence[BlockSizes]) -> list[A
     launchers = []
     until = time.monotonic() + _LOADING_S
     for sizes in offered:
-        if sizes == BlockSizes.of(launcher.config):
+        if sizes == sizes_of(launcher.config):
             launchers.append(launcher)
             continue
         if time.monotonic() > until:
             break
         try:
             with kernel.lock:
-                compiled = kernel._precompile_config(sizes.config(launcher.config))
+                compiled = kernel._precompile_config(config_of(sizes, launcher.config))
                 launchers.append(compiled.make_launcher())
         except Exception:
             # A block may need more registers or memory than there are.

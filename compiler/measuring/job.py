@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from fusewise.compiler.inductor.block_sizes import BlockSizes
 from fusewise.compiler.measuring.inputs import Input
+from fusewise.schedule.block_sizes import BlockSizes
 
 
 @dataclass(frozen=True)

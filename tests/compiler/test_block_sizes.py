@@ -22,13 +22,15 @@ from torch._inductor.runtime import triton_helpers
 
 from fusewise.compiler.inductor import blocks_ahead, configurations
 from fusewise.compiler.inductor.block_sizes import (
-    BlockSizes,
     can_be_tried,
     compile_sizes,
+    config_of,
     load_kernel,
     nearest,
+    sizes_of,
     with_several,
 )
+from fusewise.schedule.block_sizes import BlockSizes
 
 _IMPORTS = """\
 import triton
@@ -162,7 +164,7 @@ def held(sizes: BlockSizes, others: int = 1) -> float:
 
 def test_inductors_own_come_first_and_then_what_is_near(written: Callable[[str], str]) -> None:
     kernel, found = worth_trying(written, pointwise(), "triton_poi", 20)
-    own = [BlockSizes.of(config) for config in kernel.configs]
+    own = [sizes_of(config) for config in kernel.configs]
     assert found[: len(own)] == own
     assert len(found) == len(set(found)) == 20
     (first, *_) = own
@@ -177,20 +179,20 @@ def test_a_block_that_holds_rows_is_no_larger_than_its_threads_can_hold(
     written: Callable[[str], str],
 ) -> None:
     kernel, found = worth_trying(written, persistent(), "triton_per", 24)
-    own = [BlockSizes.of(config) for config in kernel.configs]
+    own = [sizes_of(config) for config in kernel.configs]
     assert found[: len(own)] == own and len(found) > 8
     assert all(name == "XBLOCK" for sizes in found for name, _ in sizes.constants)
     assert all(1 <= held(sizes, 1024) <= 64 for sizes in found)
     # What Inductor starts from where it is to try several is tried, too.
     several = load_kernel(written(with_several(persistent())), "triton_per").configs
-    assert {BlockSizes.of(config) for config in several} <= set(found)
+    assert {sizes_of(config) for config in several} <= set(found)
 
 
 def test_each_size_of_a_kernel_that_loops_is_changed_first_by_itself(
     written: Callable[[str], str],
 ) -> None:
     kernel, found = worth_trying(written, looped(), "triton_red", 32)
-    (own,) = (BlockSizes.of(config) for config in kernel.configs)
+    (own,) = (sizes_of(config) for config in kernel.configs)
     assert found[0] == own and len(found) == 32
     changed = [
         [n for (n, a), (_, b) in zip(own.constants, one.constants, strict=True) if a != b]
@@ -215,9 +217,9 @@ def test_what_is_compiled_ahead_is_found_by_who_loads_the_kernel(
         assert compile_sizes(path, "triton_per", sizes, {}, time.time() + 60)
     compiled = sorted(no_device.rglob("*.cubin"))
     assert len(compiled) == 3
-    assert {BlockSizes.of(sizes.config(kernel.configs[0])) for sizes in chosen} == set(chosen)
+    assert {sizes_of(config_of(sizes, kernel.configs[0])) for sizes in chosen} == set(chosen)
     for sizes in chosen:
-        kernel._precompile_config(sizes.config(kernel.configs[0]))
+        kernel._precompile_config(config_of(sizes, kernel.configs[0]))
     assert sorted(no_device.rglob("*.cubin")) == compiled
 
 
@@ -305,12 +307,12 @@ class Timed:
         kernel._precompile_config = self._compiled
 
     def _compiled(self, config: Any) -> Any:
-        sizes = BlockSizes.of(config)
+        sizes = sizes_of(config)
         self.loaded.append(sizes)
         return SimpleNamespace(make_launcher=lambda: self.launcher(config))
 
     def launcher(self, config: Any) -> Any:
-        sizes = BlockSizes.of(config)
+        sizes = sizes_of(config)
         if self._us(sizes) == math.inf:
             raise RuntimeError("out of resource: registers")
 
@@ -325,7 +327,7 @@ class Timed:
 
     def clock(self, call: Callable[[], Any]) -> Callable[[], float]:
         (launcher,) = (c.cell_contents for c in call.__closure__ or () if callable(c.cell_contents))
-        us = self._us(BlockSizes.of(launcher.config))
+        us = self._us(sizes_of(launcher.config))
         return lambda: us
 
     def tuned(self) -> Any:
@@ -354,11 +356,11 @@ def test_the_fastest_of_what_is_compiled_is_taken_and_kept(offered: Any) -> None
     timed = Timed(kernel, lambda one: 5.0 if one == best else 10.0)
     configurations.tune_warm(timed.clock)
     launcher = timed.tuned()
-    assert BlockSizes.of(launcher.config) == best and launcher.config.found_by_coordesc
+    assert sizes_of(launcher.config) == best and launcher.config.found_by_coordesc
     # The one that was there is not compiled once more.
     assert timed.loaded == sizes[1:]
     (kept,) = load_kernel(path, "triton_per").configs
-    assert BlockSizes.of(kept) == best and kept.found_by_coordesc
+    assert sizes_of(kept) == best and kept.found_by_coordesc
 
 
 def test_what_is_hardly_faster_and_what_does_not_run_is_not_taken(offered: Any) -> None:
@@ -366,10 +368,10 @@ def test_what_is_hardly_faster_and_what_does_not_run_is_not_taken(offered: Any) 
     us = {sizes[2]: math.inf, sizes[5]: 9.95}
     timed = Timed(kernel, lambda one: us.get(one, 10.0))
     configurations.tune_warm(timed.clock)
-    assert BlockSizes.of(timed.tuned().config) == sizes[0]
+    assert sizes_of(timed.tuned().config) == sizes[0]
     # That nothing is better is known from now on.
     (kept,) = load_kernel(path, "triton_per").configs
-    assert BlockSizes.of(kept) == sizes[0] and kept.found_by_coordesc
+    assert sizes_of(kept) == sizes[0] and kept.found_by_coordesc
 
 
 def test_where_nothing_is_compiled_inductor_tunes_step_by_step(offered: Any) -> None:
@@ -378,5 +380,5 @@ def test_where_nothing_is_compiled_inductor_tunes_step_by_step(offered: Any) -> 
     timed = Timed(kernel, lambda one: 5.0 if one in sizes[1:3] else 10.0)
     configurations.tune_warm(timed.clock)
     # It compiles what no list says, one after the other.
-    assert BlockSizes.of(timed.tuned().config) in sizes
+    assert sizes_of(timed.tuned().config) in sizes
     assert len(timed.loaded) > 1 and timed.loaded != sizes[1:]

@@ -17,7 +17,7 @@ from torch._inductor.utils import fresh_cache
 
 import fusewise
 from fusewise.compiler.inductor import blocks_ahead, configurations
-from fusewise.compiler.inductor.block_sizes import BlockSizes
+from fusewise.compiler.inductor.block_sizes import sizes_of
 from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.inductor.program import forget_kernels, load_module
 from fusewise.compiler.inductor.triton_ahead import await_kernels
@@ -194,14 +194,14 @@ def test_all_that_is_near_is_timed_and_nothing_compiled(stepwise: Any, live: Any
     assert kernel.filename == path
     assert launcher.config.found_by_coordesc
     if len(timed) == len(offered):
-        assert BlockSizes.of(launcher.config) == wanted
+        assert sizes_of(launcher.config) == wanted
     # Whoever loads it next takes the same, untimed.
     timed.clear()
     forget_kernels()
     found, module = run_alone(graph, program)
     live.difference(found, graph.eager())
     (again,) = kernels(module)
-    assert BlockSizes.of(again.launchers[0].config) == BlockSizes.of(launcher.config)
+    assert sizes_of(again.launchers[0].config) == sizes_of(launcher.config)
     assert timed == []
 
 
@@ -269,7 +269,7 @@ def test_any_of_them_is_right(stepwise: Any, live: Any, monkeypatch: pytest.Monk
         found, module = run_alone(graph, program)
         live.difference(found, graph.eager())
         (kernel,) = kernels(module)
-        taken.append(BlockSizes.of(kernel.launchers[0].config))
+        taken.append(sizes_of(kernel.launchers[0].config))
     # What spills registers is left out.
     assert all(one in (sizes, offered[0]) for one, sizes in zip(taken, offered, strict=True))
     assert len(set(taken)) > len(offered) // 2
