@@ -56,6 +56,7 @@ def compile_program(
             if measures and not session.met.before and operators(gm) >= LEAST_OPERATORS:
                 # Its start takes seconds, which pass while the program is traced.
                 measuring_process(first_device(inputs))
+        session.open_store_ahead()
         session.spending.begin()
         # AOTAutograd's own cache would answer before our part is asked, and without our key.
         with functorch_config.patch(enable_autograd_cache=False):

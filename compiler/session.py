@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -46,6 +47,7 @@ class Session:
     #: What its graphs may take beside Inductor's own work.
     spending: Spending = field(init=False)
     _predictors: dict[str, Predictor] = field(default_factory=dict)
+    _opening: Future[Store] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Nothing was spent yet."""
@@ -59,8 +61,21 @@ class Session:
 
     @cached_property
     def store(self) -> Store:
-        """The store, opened when first needed."""
+        """The store, opened when first needed, if that was not begun before."""
+        if self._opening is not None:
+            return self._opening.result()
         return Store.open(self.options.store)
+
+    def open_store_ahead(self) -> None:
+        """Have the store opened while other things are done, where it is going to be needed.
+
+        A program that was compiled before finds what was decided without it.
+        """
+        known = self.options.store.exists() and (self.met is None or self.met.before)
+        if self._opening is None and not known:
+            opener = ThreadPoolExecutor(1, thread_name_prefix="fusewise-store")
+            self._opening = opener.submit(Store.open, self.options.store)
+            opener.shutdown(wait=False)
 
     @cached_property
     def plan_file(self) -> PlanFile | None:
