@@ -35,6 +35,7 @@ Examples:
   fusewise collect --graphnet ~/GraphNet --device cuda --seconds 8h --repeat 2
   fusewise collect --strategy active --model mine --seconds 1h
   fusewise collect --corpus model.py:factory --plans 8 --json
+  fusewise collect --device cuda --block-sizes 12 --seconds 1h
   fusewise collect --device cuda --ray auto --graphnet ~/GraphNet
 
 A corpus is "generated" (random programs of many families), "transformers" or "timm" (models of
@@ -108,6 +109,14 @@ else, and the same command goes on from there.
     help="Share of the graphs of which whole schedules are timed.",
 )
 @click.option(
+    "--block-sizes",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Time each distinct Triton kernel with N more block sizes than Inductor's own. For a GPU.",
+)
+@click.option(
     "--strategy",
     type=click.Choice(["random", "active"]),
     default="random",
@@ -161,6 +170,7 @@ def collect(
     lowerings: int,
     schedules: int,
     schedule_share: float,
+    block_sizes: int,
     strategy: Literal["random", "active"],
     model: str,
     repeat: int,
@@ -179,7 +189,14 @@ def collect(
     from fusewise.commands.corpora import corpus_spec, graphnet_spec
     from fusewise.compiler.collecting.run import items, run
     from fusewise.compiler.collecting.work import Settings
+    from fusewise.schedule.errors import OptionError
 
+    if block_sizes and device == "cpu":
+        raise OptionError(
+            "a CPU's kernels have no block sizes",
+            subject=f"--block-sizes {block_sizes}",
+            remedy="leave it out, or give --device cuda",
+        )
     if ray is None:
         usable_device(device)
     specs = [corpus_spec(name, device) for name in names]
@@ -200,6 +217,7 @@ def collect(
             lowerings=lowerings,
             schedules=schedules,
             schedule_share=schedule_share,
+            block_sizes=block_sizes,
             strategy=strategy,
             model=model,
             seed=seed,

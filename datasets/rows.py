@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.errors import StoreError
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Candidate, CandidateStatus, Schedule
@@ -199,6 +200,33 @@ class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
     at: Moment = msgspec.field(default_factory=utc_now)
 
 
+class BlocksRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A distinct Triton kernel that was timed on a device with several block sizes."""
+
+    #: Of its generated source, whatever the kernel is called in there.
+    source_hash: str
+    device_key: str
+    #: Of a problem that it occurs in.
+    graph_key: str
+    #: :func:`encode_source` of the generated source.
+    source: bytes
+    #: Of the kernel in it.
+    name: str
+    #: How many of ``sizes``, the first of them, are those that Inductor itself would try.
+    own: Count
+    sizes: tuple[BlockSizes, ...]
+    #: Median of a launch with each of ``sizes``, cache warm; None where it does not compile, spills
+    #: registers or does not run.
+    us: tuple[float | None, ...]
+    #: Samples of each, taken in turns.
+    rounds: Count = 0
+    #: Half the distance between the quartiles of the samples over their median, the middle one of
+    #: all sizes; None where there were too few samples.
+    spread: float | None = None
+    torch_version: str = ""
+    at: Moment = msgspec.field(default_factory=utc_now)
+
+
 Row = (
     DeviceRow
     | GraphRow
@@ -208,7 +236,11 @@ Row = (
     | DecisionRow
     | ModelRow
     | ItemRow
+    | BlocksRow
 )
+
+#: No signature of a kernel, which is a hash, begins with this.
+_BLOCKS = "blocks"
 
 _problem_decoder = msgspec.json.Decoder(Problem)
 
@@ -216,6 +248,32 @@ _problem_decoder = msgspec.json.Decoder(Problem)
 def encode_problem(problem: Problem) -> bytes:
     """``problem`` as it is stored: zlib over its msgspec JSON."""
     return zlib.compress(msgspec.json.encode(problem), 6)
+
+
+def encode_source(source: str) -> bytes:
+    """The source of a kernel as it is stored: zlib over UTF-8."""
+    return zlib.compress(source.encode(), 9)
+
+
+def decode_source(stored: bytes) -> str:
+    """The source that :func:`encode_source` stored.
+
+    Raises:
+        StoreError: the bytes are damaged.
+    """
+    try:
+        return zlib.decompress(stored).decode()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise StoreError(
+            f"a stored kernel cannot be read: {error}",
+            subject="store",
+            remedy="collect it again with --block-sizes into another store",
+        ) from error
+
+
+def blocks_signature(source_hash: str) -> str:
+    """What a kernel's timing with several block sizes is known by among signatures."""
+    return f"{_BLOCKS} {source_hash}"
 
 
 def decode_problem(stored: bytes) -> Problem:

@@ -22,12 +22,14 @@ from fusewise.datasets.database import LOCK_TIMEOUT, Database
 from fusewise.datasets.decided import Decided, Outcome
 from fusewise.datasets.ingest import IngestReport, has_news, ingest
 from fusewise.datasets.rows import (
+    BlocksRow,
     DecisionRow,
     DeviceKind,
     DeviceRow,
     GraphRow,
     Row,
     ScheduleRow,
+    blocks_signature,
 )
 from fusewise.datasets.samples import (
     KernelSamples,
@@ -277,14 +279,34 @@ class Store:
             return schedule_samples(connection, device_key=device_key)
 
     def measured_signatures(self, device_key: str) -> dict[str, int]:
-        """How often each kernel and extern call was measured on the device, failures included."""
+        """How often each kernel and extern call was measured on the device, failures included.
+
+        Kernels that were timed with several block sizes have a signature of their own for that,
+        :func:`~fusewise.datasets.rows.blocks_signature`.
+        """
         with self.reading() as connection:
             found = connection.execute(
                 "SELECT subject_id, count(*) FROM measurements "
                 "WHERE subject IN ('kernel', 'extern') AND device_key = ? GROUP BY 1",
                 [device_key],
             ).fetchall()
-        return dict(found)
+            tried = connection.execute(
+                "SELECT source_hash FROM blocks WHERE device_key = ?", [device_key]
+            ).fetchall()
+        return dict(found) | {blocks_signature(source): 1 for (source,) in tried}
+
+    def blocks(self, *, device_key: str | None = None) -> list[BlocksRow]:
+        """Kernels that were timed with several block sizes, on one device or all.
+
+        Ordered by the hash of their source.
+        """
+        with self.reading() as connection:
+            found = TABLES["blocks"].select(
+                connection,
+                "WHERE device_key = coalesce(?, device_key) ORDER BY source_hash, device_key",
+                [device_key],
+            )
+        return cast(list[BlocksRow], found)
 
     def collected(self, device_key: str) -> set[tuple[str, str, int]]:
         """Label of corpus, name and round of the programs that were collected on the device."""

@@ -15,6 +15,7 @@ import duckdb
 import msgspec
 
 from fusewise.datasets.rows import (
+    BlocksRow,
     DecisionRow,
     DeviceRow,
     GraphRow,
@@ -210,6 +211,12 @@ TABLES: dict[str, Table] = {
             name="items",
             row=ItemRow,
             key=("device_key", "corpus", "name", "round"),
+            newer_by="at",
+        ),
+        Table(
+            name="blocks",
+            row=BlocksRow,
+            key=("source_hash", "device_key"),
             newer_by="at",
         ),
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
+from fusewise.compiler.collecting.blocks import with_blocks
 from fusewise.compiler.collecting.capture import CapturedGraph
 from fusewise.compiler.collecting.programs import Context, GraphPrograms
 from fusewise.compiler.collecting.work import Item, PreparedGraph
@@ -60,6 +61,8 @@ def prepare(
     rows += [_graph_row(p, parts.parts, sample, item) for p in problems.values()]
     rows += work.schedule_rows
     runs, contest = work.compiled(runs, contest)
+    if context.settings.block_sizes:
+        runs = with_blocks(runs, context.known, context.settings.block_sizes, work.seconds_left)
     return PreparedGraph(
         item=item,
         sample=sample.name,

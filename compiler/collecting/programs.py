@@ -67,6 +67,10 @@ class Known(Protocol):
         """Whether a kernel or extern call is to be timed."""
         ...
 
+    def claim(self, signature: str) -> bool:
+        """Whether it was never timed; is taken for timed from now on."""
+        ...
+
 
 @dataclass(frozen=True)
 class Context:
@@ -118,6 +122,11 @@ class GraphPrograms:
     def _spent(self, share: float) -> bool:
         """Whether so much of a graph's time is gone: the rest of its plans is left to others."""
         return time.monotonic() - self._started > share * self._settings.graph_s
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the graph's time."""
+        return max(0.0, self._settings.graph_s - (time.monotonic() - self._started))
 
     def lowered(self) -> list[Lowered] | None:
         """The graph under Inductor's own lowering and some others; None where it is too large."""

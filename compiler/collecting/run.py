@@ -78,6 +78,8 @@ class Tally:
     #: Kernels and whole schedules that were timed.
     kernels: int = 0
     schedules: int = 0
+    #: Kernels that were timed with several block sizes.
+    blocks: int = 0
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
     #: What ended it: no more items, the time, or the user.
@@ -89,8 +91,9 @@ class Tally:
 
     def told(self) -> str:
         """The counts in a few words."""
+        blocks = f" ({self.blocks} with several block sizes)" if self.blocks else ""
         return (
-            f"{self.items} programs, {self.graphs} graphs, {self.kernels} kernels, "
+            f"{self.items} programs, {self.graphs} graphs, {self.kernels} kernels{blocks}, "
             f"{self.schedules} schedules, {len(self.failures)} failures"
         )
 
@@ -264,6 +267,7 @@ class _Collection:
         tally.graphs += batch.graphs
         tally.kernels += batch.kernels
         tally.schedules += batch.schedules
+        tally.blocks += batch.blocks
         tally.failures += batch.failures
         for i in range(len(self._stations)):
             if i != number:

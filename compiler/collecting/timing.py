@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import torch
 
+from fusewise.compiler.collecting.blocks import blocks_row
 from fusewise.compiler.collecting.passes import known, lacking, match, skipped
 from fusewise.compiler.collecting.work import Batch, KernelRun, PreparedGraph
 from fusewise.compiler.measuring.client import MeasuringProcess
@@ -25,12 +26,14 @@ from fusewise.compiler.measuring.pace import SLOW
 from fusewise.compiler.measuring.sampling import together
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import FEATURES_VERSION
-from fusewise.datasets.rows import KernelRow, MeasurementRow
+from fusewise.datasets.rows import KernelRow, MeasurementRow, blocks_signature
 from fusewise.schedule.errors import MeasureError
 from fusewise.search.samples import Summary, summary
 
 #: Seconds for all kernels of one program, loading included.
 _KERNELS_S = 90.0
+#: Seconds more for each kernel that is timed with several block sizes.
+_BLOCKS_S = 5.0
 #: On a CPU the kernels of a graph are gone over so often, with this effort each time.
 _PASSES: Final = 3
 _OF_A_PASS: Final = Effort(seconds=0.0125, min_samples=6, max_samples=10)
@@ -144,7 +147,11 @@ class Timer:
                 left_out |= known(passes)
             try:
                 calls = self._ready(graph).time_kernels(
-                    run.program, self._effort, _KERNELS_S, left_out
+                    run.program,
+                    self._effort,
+                    _KERNELS_S + _BLOCKS_S * len(run.blocks),
+                    left_out,
+                    {name: blocks.compiled for name, blocks in run.blocks.items()},
                 )
             except MeasureError as error:
                 self._failed(graph, run, error, batch)
@@ -263,12 +270,25 @@ class Timer:
                     clock=_conditions(times),
                 )
             )
+            self._blocks_row(run, times, batch)
+        # Nobody need try those again that could not be timed.
+        batch.signatures += [blocks_signature(b.source_hash) for b in run.blocks.values()]
+
+    def _blocks_row(self, run: KernelRun, times: CallTimes, batch: Batch) -> None:
+        blocks = run.blocks.get(times.kernel)
+        if blocks is None or times.blocks is None:
+            return
+        row = blocks_row(blocks, times.blocks, self._profile.key, run.problem_key)
+        if row is not None:
+            batch.blocks += 1
+            batch.rows.append(row)
 
     def _failed(
         self, graph: PreparedGraph, run: KernelRun, error: MeasureError, batch: Batch
     ) -> None:
         """The process is gone or has given up: which kernel did it, nobody knows."""
         batch.failures.append(f"{graph.sample}: {error}")
+        batch.signatures += [blocks_signature(b.source_hash) for b in run.blocks.values()]
         for call in run.calls:
             if call.wanted:
                 batch.signatures.append(call.signature)

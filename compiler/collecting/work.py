@@ -5,11 +5,13 @@ Data only. Everything here can be pickled and holds no tensor of a user.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
+from fusewise.compiler.inductor.block_draw import KernelBlocks
 from fusewise.compiler.measuring.job import GraphJob, ProgramJob
 from fusewise.datasets.corpus import CorpusSpec
 from fusewise.datasets.rows import Row
@@ -52,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     graph_s: float = 80.0
     #: Graphs of which one run takes longer are left out: their kernels' time is spent on others.
     most_run_s: float = 0.04
+    #: Block sizes, beside Inductor's own, that each distinct Triton kernel is timed with.
+    block_sizes: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class KernelRun:
     #: Key of the problem that its groups are of.
     problem_key: str
     calls: tuple[Call, ...]
+    #: By their names, kernels that are timed with several block sizes besides.
+    blocks: Mapping[str, KernelBlocks] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,8 @@ class Batch:
     graphs: int = 0
     kernels: int = 0
     schedules: int = 0
+    #: Kernels that were timed with several block sizes.
+    blocks: int = 0
     failures: list[str] = field(default_factory=list)
     #: Signatures that were timed or failed.
     signatures: list[str] = field(default_factory=list)

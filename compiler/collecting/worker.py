@@ -29,6 +29,7 @@ from fusewise.compiler.collecting.work import (
     Ready,
     Settings,
 )
+from fusewise.compiler.inductor.assembler import use_pools_assembler
 from fusewise.compiler.inductor.toolchain import trust_probes
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_profile
@@ -51,6 +52,13 @@ class Timed:
         """Whether the kernel was timed no more often than there were rounds before this one."""
         return self._counts.get(signature, 0) <= self.round
 
+    def claim(self, signature: str) -> bool:
+        """Whether it was never timed; is taken for timed from now on."""
+        if self._counts.get(signature, 0):
+            return False
+        self._counts[signature] = 1
+        return True
+
     def add(self, signatures: list[str]) -> None:
         """Take in what was timed meanwhile."""
         for signature in signatures:
@@ -67,6 +75,9 @@ class Worker:
         self._device = torch.device(settings.device)
         self._timed = Timed(counts)
         self._fingerprints: set[str] = set()
+        if self._device.type == "cuda":
+            # Who times finds what is compiled here only if it does so with the same assembler.
+            use_pools_assembler()
         profile = device_profile(self._device, Path(settings.home))
         predictor = None
         if settings.strategy == "active":

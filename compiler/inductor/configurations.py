@@ -26,7 +26,13 @@ import torch
 from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.assembler import use_pools_assembler
-from fusewise.compiler.inductor.block_sizes import config_of, sizes_of
+from fusewise.compiler.inductor.block_sizes import sizes_of
+from fusewise.compiler.inductor.launchers import (
+    can_be_repeated,
+    launch_of,
+    load_sizes,
+    spills,
+)
 from fusewise.compiler.inductor.replacing import once
 from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.errors import MeasureError
@@ -38,10 +44,6 @@ log = logging.getLogger(__name__)
 #: that can be repeated.
 Clock = Callable[[Callable[[], Any]], Callable[[], float]]
 
-#: Inductor's own limit of registers that are spilled, where a kernel's metadata have none.
-_SPILLED = 16
-#: What a kernel changes is copied before it is timed, up to this.
-_MOST_COPIED_BYTES = 1 << 28
 #: Times of a call that is timed by itself.
 _FEW = 5
 #: Seconds that loading the block sizes of one kernel may take, and seconds for the rounds.
@@ -106,9 +108,9 @@ def _dispatch_timing(kernel_class: Any) -> None:
     @functools.wraps(original)
     def bench(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> float:
         clock = _clock_for(self)
-        if clock is None or _spills(self, launcher) or not _repeatable(self, args, kwargs):
+        if clock is None or spills(self, launcher) or not can_be_repeated(self, args, kwargs):
             return float(original(self, launcher, *args, **kwargs))
-        sample = clock(_launch(launcher, *self.clone_args(*args, **kwargs)))
+        sample = clock(launch_of(launcher, *self.clone_args(*args, **kwargs)))
         return 1e3 * statistics.median(sample() for _ in range(_FEW))
 
     kernel_class.bench = bench
@@ -124,7 +126,7 @@ def _dispatch_choice(kernel_class: Any) -> None:
             # They are timed with all others.
             chosen = self.launchers[0]
         clock = _clock_for(self)
-        if chosen is None and clock is not None and _repeatable(self, args, kwargs):
+        if chosen is None and clock is not None and can_be_repeated(self, args, kwargs):
             chosen = _fastest(self, self.launchers, clock, args, kwargs)
         if chosen is None:
             return original(self, *args, **kwargs)
@@ -141,7 +143,7 @@ def _dispatch_steps(kernel_class: Any) -> None:
     def coordinate_descent_tuning(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
         clock = _clock_for(self)
         offered = _offered.get(self.filename, ())
-        if clock is None or not offered or not _repeatable(self, args, kwargs):
+        if clock is None or not offered or not can_be_repeated(self, args, kwargs):
             return original(self, launcher, *args, **kwargs)
         began = time.time_ns()
         launchers = _loaded(self, launcher, offered)
@@ -173,9 +175,6 @@ def _clock_for(kernel: Any) -> Clock | None:
 def _loaded(kernel: Any, launcher: Any, offered: Sequence[BlockSizes]) -> list[Any]:
     """The kernel with all offered block sizes, as far as the device can hold them."""
     use_pools_assembler()
-    if kernel.fn.fn is None:
-        # It was compiled in another process.
-        kernel.fn = kernel._reload_kernel().fn
     launchers = []
     until = time.monotonic() + _LOADING_S
     for sizes in offered:
@@ -184,13 +183,9 @@ def _loaded(kernel: Any, launcher: Any, offered: Sequence[BlockSizes]) -> list[A
             continue
         if time.monotonic() > until:
             break
-        try:
-            with kernel.lock:
-                compiled = kernel._precompile_config(config_of(sizes, launcher.config))
-                launchers.append(compiled.make_launcher())
-        except Exception:
-            # A block may need more registers or memory than there are.
-            log.debug("%s cannot have %s", kernel.fn.__name__, sizes, exc_info=True)
+        loaded = load_sizes(kernel, launcher.config, sizes)
+        if loaded is not None:
+            launchers.append(loaded)
     return launchers
 
 
@@ -207,10 +202,10 @@ def _fastest(
     ran: list[Any] = []
     samples: list[Callable[[], float]] = []
     for launcher in launchers:
-        if _spills(kernel, launcher):
+        if spills(kernel, launcher):
             continue
         try:
-            sample = clock(_launch(launcher, copies, named))
+            sample = clock(launch_of(launcher, copies, named))
         except Exception:
             log.debug("%s does not run: %s", kernel.fn.__name__, launcher.config, exc_info=True)
             continue
@@ -222,33 +217,6 @@ def _fastest(
         # A time that is none is no reason for a program to fail.
         log.debug("%s is not timed", kernel.fn.__name__, exc_info=True)
         return None
-
-
-def _launch(launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-    def launch() -> None:
-        launcher(*args, **kwargs, stream=torch.cuda.current_stream().cuda_stream)
-
-    return launch
-
-
-def _spills(kernel: Any, launcher: Any) -> bool:
-    """Whether Inductor would leave it out without timing it."""
-    most = kernel.inductor_meta.get("spill_threshold", _SPILLED)
-    return bool((launcher.n_spills or 0) > most)
-
-
-def _repeatable(kernel: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a kernel can be launched again and again on copies of what it changes."""
-    if kwargs.get("with_profiler") or kernel.device_props.type != "cuda" or kernel.custom_kernel:
-        return False
-    named = {**dict(zip(kernel.fn.arg_names, args, strict=False)), **kwargs}
-    changed = [named[name] for name in kernel.mutated_arg_names if name in named]
-    return (
-        not kernel.reset_to_zero_arg_names
-        # Indices that were overwritten would send a second launch out of bounds.
-        and all(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in changed)
-        and sum(v.untyped_storage().nbytes() for v in changed) <= _MOST_COPIED_BYTES
-    )
 
 
 def _found(kernel: Any) -> Any | None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fusewise.compiler.measuring.block_timing import BlockSizesOf
 from fusewise.compiler.measuring.bytecode import kept_bytecode
 from fusewise.compiler.measuring.forked import (
     Copy,
@@ -158,15 +159,21 @@ class MeasuringProcess:
         effort: Effort,
         timeout_s: float,
         skipped: frozenset[tuple[str, int]] = frozenset(),
+        blocks: BlockSizesOf | None = None,
     ) -> list[CallTimes]:
         """Time the kernels of a program of the graph that was prepared last, in launch order.
 
-        ``skipped``: calls to leave untimed, by kernel name ("" for extern calls) and occurrence.
+        Args:
+            program: to run.
+            effort: how well to time each call.
+            timeout_s: seconds for all of it.
+            skipped: calls to leave untimed, by kernel name ("" for extern calls) and occurrence.
+            blocks: compiled block sizes that kernels are timed with besides, by kernel name.
 
         Raises:
             MeasureError: as for :meth:`measure`.
         """
-        self._send("time_kernels", program, effort, skipped)
+        self._send("time_kernels", program, effort, skipped, blocks)
         result: list[CallTimes] = self._answers(timeout_s)
         return result
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,13 +22,22 @@ from fusewise.compiler.inductor.cpp_kernels import definitions
 from fusewise.compiler.inductor.cpp_loading import repeater
 from fusewise.compiler.inductor.effects import Effect, cpp_effects, triton_effects
 from fusewise.compiler.measuring import cuda_timing
+from fusewise.compiler.measuring.block_timing import LoadedBlocks, time_blocks
 from fusewise.compiler.measuring.pace import SLOW, Pace
 from fusewise.compiler.measuring.quiet import Quiet
 from fusewise.compiler.measuring.runs import memory
-from fusewise.compiler.measuring.sampling import CallTimes, Effort, take_samples, undisturbed
+from fusewise.compiler.measuring.sampling import (
+    BlockTimes,
+    CallTimes,
+    Effort,
+    take_samples,
+    undisturbed,
+)
 from fusewise.schedule.errors import first_line
 
 __all__ = ["CallTimes", "Effort", "KernelTimer", "undisturbed"]
+
+log = logging.getLogger(__name__)
 
 #: One sample lasts at least this long, so that the clock's own cost does not count.
 _SAMPLE_S = 3e-4
@@ -59,6 +69,7 @@ class KernelTimer:
         effort: Effort,
         skipped: frozenset[tuple[str, int]] = frozenset(),
         pace: Pace | None = None,
+        blocks: LoadedBlocks | None = None,
     ) -> None:
         """Put the stand-ins in place.
 
@@ -69,7 +80,9 @@ class KernelTimer:
             effort: how well to time each call.
             skipped: calls to leave untimed, by kernel name ("" for extern) and occurrence.
             pace: of the processor, as far as it has been seen in this process.
+            blocks: kernels that are timed with several block sizes besides.
         """
+        self._blocks = blocks
         self._device = device
         self._effort = effort
         self._skipped = skipped
@@ -108,6 +121,7 @@ class KernelTimer:
         call: Callable[[], Any],
         changed: Sequence[torch.Tensor],
         repeat: Callable[[int], float] | None = None,
+        also: Callable[[LoadedBlocks], BlockTimes | None] | None = None,
     ) -> Any:
         """Time ``call``, then leave its effects as if it had been called once.
 
@@ -117,6 +131,7 @@ class KernelTimer:
             changed: tensors that a second call would find changed by the first.
             repeat: calls it so many times and gives the seconds that took, if there is a way
                 without Python.
+            also: times it with several block sizes, on the same values.
         """
         occurrence = (kernel, self._seen[kernel])
         self._seen[kernel] += 1
@@ -134,7 +149,20 @@ class KernelTimer:
                 times.samples.clear()
                 times.failure = f"timing it: {first_line(error)}"
                 self._recover()
+            if also is not None and self._blocks is not None and times.samples:
+                times.blocks = self._timed_blocks(also, self._blocks)
         return call()
+
+    def _timed_blocks(
+        self, also: Callable[[LoadedBlocks], BlockTimes | None], blocks: LoadedBlocks
+    ) -> BlockTimes | None:
+        try:
+            return also(blocks)
+        except Exception:
+            # The kernel itself has been timed.
+            log.debug("block sizes are not timed", exc_info=True)
+            self._recover()
+            return None
 
     def _recover(self) -> None:
         """Free what timing took; raises where the device can do nothing any more."""
@@ -334,7 +362,15 @@ class _Launcher:
             current = torch.cuda.current_stream().cuda_stream
             return launcher.run(*args, stream=current, **kwargs)
 
-        result = self._timer.time(self._kernel, launch, _changed(args, kwargs, self._effects))
+        changed = _changed(args, kwargs, self._effects)
+
+        def also(blocks: LoadedBlocks) -> BlockTimes | None:
+            loaded = blocks.take(self._kernel)
+            # Indices that were overwritten would send a second launch out of bounds.
+            single = any(not tensor.dtype.is_floating_point for tensor in changed)
+            return None if single else time_blocks(launcher, loaded, args, kwargs)
+
+        result = self._timer.time(self._kernel, launch, changed, also=also)
         self._timer.calls[-1].config = _config(launcher)
         return result
 

@@ -19,6 +19,19 @@ _FASTEST = 4
 _CONFIDENCE = 0.95
 
 
+@dataclass(frozen=True)
+class BlockTimes:
+    """Times of one kernel with several block sizes."""
+
+    #: Median microseconds of a launch with each, None where there is none.
+    us: tuple[float | None, ...]
+    #: Samples of each, but for those that take long by themselves.
+    rounds: int
+    #: Half the distance between the quartiles of the samples over their median, the middle one of
+    #: all; None where none was sampled so often.
+    spread: float | None
+
+
 @dataclass
 class CallTimes:
     """Times of one call in a program."""
@@ -45,6 +58,8 @@ class CallTimes:
     config: str = ""
     #: How often it was gone over, at different moments.
     passes: int = 1
+    #: With each of the block sizes that it was to be timed with; None where there were none.
+    blocks: BlockTimes | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fusewise.compiler.inductor.assembler import use_pools_assembler
 from fusewise.compiler.inductor.configurations import offer_blocks, tune_warm
 from fusewise.compiler.inductor.program import (
     Call,
@@ -30,6 +31,7 @@ from fusewise.compiler.inductor.program import (
 )
 from fusewise.compiler.inductor.toolchain import trust_probes
 from fusewise.compiler.measuring import cuda_timing
+from fusewise.compiler.measuring.block_timing import BlockSizesOf, LoadedBlocks
 from fusewise.compiler.measuring.device import (
     conditions,
     device_lock,
@@ -118,6 +120,8 @@ class Worker:
         self.device = job.device
         if device.type == "cuda":
             torch.cuda.set_device(device.index or 0)
+            # What was compiled elsewhere is found only by who compiles with the same assembler.
+            use_pools_assembler()
             tune_warm(cuda_timing.samples)
         start = time.perf_counter()
         with self._alone(job.device, _WAIT_S):
@@ -220,9 +224,19 @@ class Worker:
         )
 
     def time_kernels(
-        self, program: ProgramJob, effort: Effort, skipped: frozenset[tuple[str, int]]
+        self,
+        program: ProgramJob,
+        effort: Effort,
+        skipped: frozenset[tuple[str, int]],
+        blocks: BlockSizesOf | None = None,
     ) -> list[CallTimes]:
         """Run a program of the graph in hand, timing the kernels and extern calls in it.
+
+        Args:
+            program: to run.
+            effort: how well to time each call.
+            skipped: calls to leave untimed, by kernel name ("" for extern) and occurrence.
+            blocks: compiled block sizes that kernels are timed with besides, by kernel name.
 
         Raises:
             RuntimeError: a kernel failed, so that the program could not go on; names it.
@@ -239,7 +253,8 @@ class Worker:
         )
         call = module.call
         device = torch.device(graph.job.device)
-        timer = KernelTimer(module, program.source, device, effort, skipped, self._pace)
+        loaded = LoadedBlocks(module, blocks) if blocks else None
+        timer = KernelTimer(module, program.source, device, effort, skipped, self._pace, loaded)
         with self._alone(graph.job.device, _WAIT_S):
             try:
                 inputs = private_inputs(graph.inputs)

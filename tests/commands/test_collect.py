@@ -56,7 +56,7 @@ def test_collect(invoke: Invoke, targets: Path, home: Path) -> None:
     told = json.loads(result.stdout)
     assert told.keys() == {
         *("items", "graphs", "kernels", "schedules", "failures", "seconds", "ended", "usage"),
-        *("dropped", "store", "kernels_in_store"),
+        *("dropped", "blocks", "store", "kernels_in_store"),
     }
     assert (told["items"], told["graphs"], told["ended"]) == (2, 1, "items")
     assert told["kernels"] == told["kernels_in_store"] > 1
@@ -216,6 +216,12 @@ def test_bad_options(invoke: Invoke, arguments: tuple[str, str]) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert arguments[0] in result.stderr
+
+
+def test_block_sizes_on_a_cpu(invoke: Invoke, refused: Refused) -> None:
+    result = invoke("collect", "--block-sizes", "12")
+    refused(result, "--block-sizes 12", "--device cuda")
+    assert "--block-sizes" in invoke("collect", "--block-sizes", "-1").stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -18,6 +18,7 @@ from fusewise.datasets.dataset import Dataset, load
 from fusewise.datasets.manifest import FeatureColumn
 from fusewise.datasets.publish import publish
 from fusewise.datasets.rows import (
+    BlocksRow,
     CandidateSummary,
     DecisionRow,
     DeviceRow,
@@ -29,8 +30,10 @@ from fusewise.datasets.rows import (
     Row,
     ScheduleRow,
     encode_problem,
+    encode_source,
 )
 from fusewise.datasets.store import Store
+from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.plan import Step, build_plan, unfused
 from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
 from fusewise.schedule.schedule import Candidate, Choice, Schedule, problem_key
@@ -213,6 +216,20 @@ def one_of_each() -> list[Row]:
         ),
         ModelRow(id="m", path="m.txt", device_key="d", features_version=1, manifest={"rows": 3}),
         ItemRow(device_key="d", corpus="generated", name="layer_norm/0-1", graphs=2, kernels=7),
+        BlocksRow(
+            source_hash="h",
+            device_key="d",
+            graph_key="g",
+            source=encode_source("def triton_(): ..."),
+            name="triton_",
+            own=1,
+            sizes=(
+                BlockSizes((("R0_BLOCK", 64), ("XBLOCK", 128)), 4, 1),
+                BlockSizes((("R0_BLOCK", 64), ("XBLOCK", 256)), 8, 2),
+            ),
+            us=(2.5, None),
+            rounds=5,
+        ),
     ]
 
 

@@ -17,6 +17,7 @@ from fusewise.datasets.rows import (
     MeasurementRow,
     Row,
     ScheduleRow,
+    decode_source,
     utc_now,
 )
 from fusewise.datasets.store import Store, default_store_path
@@ -57,7 +58,11 @@ def test_lookups(store: Store, one_of_each: list[Row]) -> None:
     store.ingest()
     assert store.graph("g") == one_of_each[1]
     assert store.devices() == [one_of_each[0]]
-    assert store.measured_signatures("d") == {"s": 1}
+    assert store.measured_signatures("d") == {"s": 1, "blocks h": 1}
+    assert store.blocks() == store.blocks(device_key="d") == [one_of_each[-1]]
+    assert store.blocks(device_key="other") == []
+    (tried,) = store.blocks()
+    assert decode_source(tried.source) == "def triton_(): ..."
     assert store.measured_signatures("other") == {}
     assert store.collected("d") == {("generated", "layer_norm/0-1", 0)}
 
@@ -136,7 +141,7 @@ def test_kernel_samples(store: Store, one_of_each: list[Row]) -> None:
     assert samples.compiler_us[0] == 3.0 and np.isnan(samples.compiler_us[1])
     assert samples.family.tolist() == ["f", "f"]
     assert len(store.kernel_samples(device_kind="cuda")) == 0
-    assert store.measured_signatures("d").keys() == {"s", "twice", "failed"}
+    assert store.measured_signatures("d").keys() == {"s", "twice", "failed", "blocks h"}
 
 
 def test_features_of_unequal_length_are_refused(store: Store) -> None:
@@ -234,7 +239,7 @@ def test_info(store: Store, one_of_each: list[Row]) -> None:
     info = store.info()
     assert info.counts == dict.fromkeys(TABLES, 1)
     assert info.devices == (one_of_each[0],)
-    assert info.bytes > 0 and info.schema_version == 2 and info.path == str(store.path)
+    assert info.bytes > 0 and info.schema_version == 3 and info.path == str(store.path)
 
 
 def test_read_only_changes_nothing(path: Path, one_of_each: list[Row]) -> None:

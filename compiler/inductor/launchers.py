@@ -1,0 +1,73 @@
+"""One Triton kernel with several block sizes: loading it with them, and launching it to be timed.
+
+Takes no times and chooses nothing. The kernel itself stays as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fusewise.compiler.inductor.block_sizes import config_of
+from fusewise.schedule.block_sizes import BlockSizes
+
+log = logging.getLogger(__name__)
+
+#: Inductor's own limit of registers that are spilled, where a kernel's metadata have none.
+_SPILLED = 16
+#: What a kernel changes is copied before it is timed, up to this.
+_MOST_COPIED_BYTES = 1 << 28
+
+
+def load_sizes(kernel: Any, like: Any, sizes: BlockSizes) -> Any | None:
+    """A launcher of the kernel with some block sizes; None where the device cannot hold them.
+
+    Compiles it where that is not in the cache on disk.
+
+    Args:
+        kernel: as Inductor has it in a loaded program.
+        like: a configuration of it.
+        sizes: block sizes.
+    """
+    if kernel.fn.fn is None:
+        # It was compiled in another process.
+        kernel.fn = kernel._reload_kernel().fn
+    try:
+        with kernel.lock:
+            return kernel._precompile_config(config_of(sizes, like)).make_launcher()
+    except Exception:
+        # A block may need more registers or memory than there are.
+        log.debug("%s cannot have %s", kernel.fn.__name__, sizes, exc_info=True)
+        return None
+
+
+def launch_of(launcher: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None]:
+    """A launch on the current stream, which under graph capture is not the program's."""
+
+    def launch() -> None:
+        launcher(*args, **kwargs, stream=torch.cuda.current_stream().cuda_stream)
+
+    return launch
+
+
+def spills(kernel: Any, launcher: Any) -> bool:
+    """Whether Inductor would leave a launcher out without timing it."""
+    most = kernel.inductor_meta.get("spill_threshold", _SPILLED)
+    return bool((launcher.n_spills or 0) > most)
+
+
+def can_be_repeated(kernel: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a kernel can be launched again and again on copies of what it changes."""
+    if kwargs.get("with_profiler") or kernel.device_props.type != "cuda" or kernel.custom_kernel:
+        return False
+    named = {**dict(zip(kernel.fn.arg_names, args, strict=False)), **kwargs}
+    changed = [named[name] for name in kernel.mutated_arg_names if name in named]
+    return (
+        not kernel.reset_to_zero_arg_names
+        # Indices that were overwritten would send a second launch out of bounds.
+        and all(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in changed)
+        and sum(v.untyped_storage().nbytes() for v in changed) <= _MOST_COPIED_BYTES
+    )
