@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from fusewise.costmodel.block_model import BlockModel
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
 from fusewise.costmodel.gains import Gains, gains_of
@@ -81,6 +82,11 @@ class BorrowedModel:
     def gains(self) -> Gains:
         """What may be taken by its predictions: of what the lender's may, what is sure."""
         return gains_of(self.model, self.profile.kind).on_another_device()
+
+    @property
+    def blocks(self) -> BlockModel | None:
+        """What the lender knows about block sizes: kernels tell of their own device."""
+        return self.model.blocks
 
     @property
     def width_added(self) -> float:

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from fusewise.costmodel.block_model import BlockTrees, block_model
 from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.familiar import Familiar
@@ -86,6 +87,8 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     trees: str
     #: What its predictions may take; models of before had none.
     gains: Gains | None = None
+    #: What it knows about block sizes; models of before, and those of CPUs, have none.
+    blocks: BlockTrees | None = None
 
 
 class _ManifestOnly(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +113,7 @@ def write_model(saved: SavedModel, path: Path) -> None:
             difficulty=saved.model.difficulty,
             trees=saved.model.trees,
             gains=saved.model.gains,
+            blocks=None if saved.model.blocks is None else saved.model.blocks.kept,
         )
     )
     file = _File(
@@ -171,6 +175,7 @@ def read_model(path: Path) -> SavedModel:
         content.calibration,
         content.familiar,
         gains=content.gains,
+        blocks=block_model(content.blocks, f"model {manifest.name}"),
         name=manifest.name,
     )
     return SavedModel(model, manifest)

@@ -12,6 +12,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from fusewise.costmodel.block_model import BlockModel
 from fusewise.costmodel.booster import Booster, BoosterError
 from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.familiar import Familiar
@@ -36,6 +37,7 @@ class TrainedModel:
         familiar: Familiar,
         *,
         gains: Gains | None = None,
+        blocks: BlockModel | None = None,
         name: str = "learned",
     ) -> None:
         """``trees`` and ``difficulty`` are texts of LightGBM boosters.
@@ -49,11 +51,15 @@ class TrainedModel:
         self.familiar = familiar
         #: What may be taken by its predictions; None where nothing was found out about it.
         self.gains = gains
+        #: What it knows about block sizes; None where no kernels were timed with several.
+        self.blocks = blocks
         self.name = name
         parts = (trees.encode(), difficulty.encode(), calibration.encode())
         text = b"".join((*parts, msgspec.json.encode(familiar)))
         if gains is not None:
             text += msgspec.json.encode(gains, order="deterministic")
+        if blocks is not None:
+            text += blocks.id.encode()
         self.id = f"learned-{FEATURES_VERSION}-{hashlib.sha256(text).hexdigest()[:16]}"
 
     @property
@@ -63,15 +69,25 @@ class TrainedModel:
 
     def renamed(self, name: str) -> TrainedModel:
         """The same model under another name; its ``id`` stays."""
-        return self._but(self.gains, name)
+        return self._but(self.gains, self.blocks, name)
 
     def with_gains(self, gains: Gains) -> TrainedModel:
         """The same model with another record, which its ``id`` tells."""
-        return self._but(gains, self.name)
+        return self._but(gains, self.blocks, self.name)
 
-    def _but(self, gains: Gains | None, name: str) -> TrainedModel:
+    def with_blocks(self, blocks: BlockModel | None) -> TrainedModel:
+        """The same model with another block model, which its ``id`` tells."""
+        return self._but(self.gains, blocks, self.name)
+
+    def _but(self, gains: Gains | None, blocks: BlockModel | None, name: str) -> TrainedModel:
         return TrainedModel(
-            self.trees, self.difficulty, self.calibration, self.familiar, gains=gains, name=name
+            self.trees,
+            self.difficulty,
+            self.calibration,
+            self.familiar,
+            gains=gains,
+            blocks=blocks,
+            name=name,
         )
 
     @cached_property

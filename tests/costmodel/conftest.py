@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,3 +187,19 @@ def make_kernels(count: int, seed: int, profile: DeviceProfile) -> Kernels:
 def kernels(profile: DeviceProfile) -> Callable[[int, int], Kernels]:
     """``kernels(count, seed)``."""
     return lambda count, seed: make_kernels(count, seed, profile)
+
+
+#: Triton kernels as Inductor writes them for an H200.
+_KERNELS = Path(__file__).parent / "triton_kernels"
+
+
+@pytest.fixture
+def kernel_text() -> Callable[[str], str]:
+    """The source of a Triton kernel by its name."""
+    return lambda name: (_KERNELS / f"{name}.txt").read_text("utf-8")
+
+
+@pytest.fixture(scope="session")
+def every_kernel() -> tuple[str, ...]:
+    """The sources of all of them."""
+    return tuple(path.read_text("utf-8") for path in sorted(_KERNELS.glob("*.txt")))
