@@ -116,10 +116,11 @@ def info(*, name: str | None, as_json: bool) -> None:
     counts = Table("device", "class", "split", "kernels")
     for count in manifest.kernels:
         counts.add_row(count.device_key, count.kernel_class, count.split, str(count.kernels))
-    devices = Table("device", "name", "kernels", "schedules", "extern calls", "failed")
+    heads = ("kernels", "schedules", "extern calls", "failed", "with block sizes")
+    devices = Table("device", "name", *heads)
     for device in manifest.devices:
         failed = device.kernels_failed + device.schedules_failed
-        shown = (device.kernels, device.schedules, device.externs, failed)
+        shown = (device.kernels, device.schedules, device.externs, failed, device.blocks)
         devices.add_row(device.key, device.name, *map(str, shown))
     console = result_console()
     console.print(devices)

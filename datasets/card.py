@@ -10,7 +10,7 @@ from importlib import resources
 from string import Template
 from typing import Final
 
-from fusewise.datasets.columns import PUBLISHED
+from fusewise.datasets.columns import BLOCKS, PUBLISHED
 from fusewise.datasets.manifest import Manifest
 
 _MIB: Final = 1 << 20
@@ -32,6 +32,13 @@ graphs are timed by plain calls, in rounds that take turns with the compiler's o
 """,
 }
 
+_BLOCKS: Final = """\
+- **Block sizes**: distinct Triton kernels with their source, each timed with the compiler's own
+  block sizes and with others: half of them the nearest to those, half drawn from farther away. All
+  sizes of a kernel are timed in turns where the kernel stands in a program, with a warm cache, on
+  the same values. `Dataset.blocks()` gives them.
+"""
+
 
 def card(manifest: Manifest) -> str:
     """``CARD.md`` of a dataset."""
@@ -44,6 +51,7 @@ def card(manifest: Manifest) -> str:
         torch=", ".join(manifest.torch_versions),
         devices=_devices(manifest),
         classes=_classes(manifest),
+        blocks=_BLOCKS if manifest.has(BLOCKS) else "",
         measured="\n".join(_MEASURED[kind] for kind in kinds),
         noise=_noise(manifest),
         families=_families(manifest),
@@ -67,8 +75,12 @@ def _summary(manifest: Manifest) -> str:
 
 
 def _devices(manifest: Manifest) -> str:
+    told = any(device.blocks for device in manifest.devices)
     return _table(
-        ("device", "name", "threads", "kernels", "schedules", "extern calls", "failed"),
+        (
+            *("device", "name", "threads", "kernels", "schedules", "extern calls", "failed"),
+            *(["with block sizes"] * told),
+        ),
         (
             (
                 f"`{d.key}`",
@@ -78,6 +90,7 @@ def _devices(manifest: Manifest) -> str:
                 d.schedules,
                 d.externs,
                 d.kernels_failed + d.schedules_failed,
+                *([d.blocks] * told),
             )
             for d in manifest.devices
         ),
@@ -121,6 +134,8 @@ def _families(manifest: Manifest) -> str:
 def _columns(manifest: Manifest) -> str:
     parts = []
     for table, columns in PUBLISHED.items():
+        if not manifest.has(table):
+            continue
         file = manifest.files[f"{table}.parquet"]
         told = _table(
             ("column", "type", "unit", "meaning"),

@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 #: Version of the files' columns and of the text that problems are written as.
 SCHEMA_VERSION: Final = 2
 
+#: Table of the kernels that were timed with several block sizes, which not all datasets have.
+BLOCKS: Final = "blocks"
+
 #: Table of the problems that ``graph_key`` leads to.
 GRAPHS: Final = "graphs"
 
@@ -130,6 +133,41 @@ PUBLISHED: Final[dict[str, tuple[Column, ...]]] = {
         *_TIMING,
         *_STATUS,
     ),
+    BLOCKS: (
+        Column("source_hash", "VARCHAR", "", "hash of the kernel's source, its name left out"),
+        Column("device_key", "VARCHAR", "", "device it was measured on, see `devices`"),
+        Column("graph_key", "VARCHAR", "", "a problem that it occurs in, see `graphs`"),
+        *_SPLIT,
+        Column("name", "VARCHAR", "", "of the kernel in its source"),
+        Column("code", "VARCHAR", "", "the Triton source that the compiler generated"),
+        Column(
+            "own",
+            "INTEGER",
+            "count",
+            "how many of `sizes`, the first of them, the compiler itself would try",
+        ),
+        Column(
+            "sizes",
+            "VARCHAR",
+            "",
+            "block sizes as JSON: constants by name, warps and stages of each",
+        ),
+        Column(
+            "us",
+            "FLOAT[]",
+            "µs",
+            "time of one launch with each of `sizes`, median; empty where it does not compile, "
+            "spills registers or does not run",
+        ),
+        Column("rounds", "INTEGER", "count", "samples of each, taken in turns"),
+        Column(
+            "spread",
+            "FLOAT",
+            "ratio",
+            "half the interquartile range over the median, the middle one of all sizes",
+        ),
+        Column("torch_version", "VARCHAR", "", "torch that generated and ran it"),
+    ),
     "devices": (
         Column("key", "VARCHAR", "", "text that names the device; for a CPU with its threads"),
         Column("kind", "VARCHAR", "", "`cpu` or `cuda`"),
@@ -146,5 +184,5 @@ PUBLISHED: Final[dict[str, tuple[Column, ...]]] = {
     ),
 }
 
-#: Files that a dataset consists of beside its manifest and card.
-FILES: Final = tuple(f"{table}.parquet" for table in PUBLISHED)
+#: Files that every dataset has beside its manifest and card.
+FILES: Final = tuple(f"{table}.parquet" for table in PUBLISHED if table != BLOCKS)

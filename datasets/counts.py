@@ -24,6 +24,7 @@ _DEVICES = """
     FROM out_devices d ORDER BY d.key
 """
 _OF_DEVICE = "(SELECT count(*) FROM out_{} t WHERE t.device_key = d.key AND t.status {} 'ok')"
+_BLOCKS_OF_DEVICE = "(SELECT count(*) FROM out_blocks t WHERE t.device_key = d.key)"
 _KERNELS = """
     SELECT device_key, kernel_class, split, count(*)::INTEGER AS kernels FROM out_kernels
     WHERE status = 'ok' GROUP BY ALL ORDER BY ALL
@@ -47,13 +48,13 @@ _REPEATABILITY = """
 _TORCH = """
     SELECT DISTINCT torch_version FROM (
         SELECT torch_version FROM out_kernels UNION SELECT torch_version FROM out_schedules
-        UNION SELECT torch_version FROM out_graphs
+        UNION SELECT torch_version FROM out_graphs UNION SELECT torch_version FROM out_blocks
     ) WHERE torch_version <> '' ORDER BY torch_version
 """
 _CREATED = """
     SELECT max("at") FROM (
         SELECT "at" FROM out_kernels UNION ALL SELECT "at" FROM out_schedules
-        UNION ALL SELECT "at" FROM out_externs
+        UNION ALL SELECT "at" FROM out_externs UNION ALL SELECT "at" FROM out_blocks
     )
 """
 
@@ -81,6 +82,7 @@ def counted(
         for equals, suffix in (("=", ""), ("<>", "_failed"))
     ]
     counts.append(f"{_OF_DEVICE.format('externs', '=')} AS externs")
+    counts.append(f"{_BLOCKS_OF_DEVICE} AS blocks")
     created = first(_CREATED)
     assert isinstance(created, datetime)
     version = first("SELECT max(features_version) FROM out_kernels WHERE status = 'ok'")

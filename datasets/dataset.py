@@ -15,9 +15,11 @@ from typing import Any, Final
 
 import duckdb
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
-from fusewise.datasets.columns import GRAPHS, PUBLISHED
+from fusewise.datasets.block_samples import BlockSample, block_sample_of
+from fusewise.datasets.columns import BLOCKS, GRAPHS, PUBLISHED
 from fusewise.datasets.manifest import Manifest, SplitName, check_file, read_manifest
 from fusewise.datasets.problem_text import problem_of
 from fusewise.datasets.rows import DeviceRow
@@ -111,6 +113,12 @@ class Dataset:
                 subject=f"dataset {self.name}",
                 remedy=f"use one of {', '.join(PUBLISHED)}",
             )
+        if not self.manifest.has(table):
+            raise DatasetError(
+                f"it has no {table}",
+                subject=f"dataset {self.name}",
+                remedy="publish it from a store that was collected into with --block-sizes",
+            )
         path = self.folder / f"{table}.parquet"
         if table not in self._checked:
             check_file(path, self.manifest.files[path.name])
@@ -123,6 +131,8 @@ class Dataset:
         Raises:
             DatasetError: as for :meth:`file`.
         """
+        if self._is_empty(table):
+            return {column.name: np.empty(0, dtype=object) for column in PUBLISHED[table]}
         columns = ", ".join(f'"{column.name}"' for column in PUBLISHED[self._known(table)])
         found = self._query(table, columns, "").fetchnumpy()
         return dict(found)
@@ -133,6 +143,8 @@ class Dataset:
         Raises:
             DatasetError: as for :meth:`file`.
         """
+        if self._is_empty(table):
+            return []
         names = [column.name for column in PUBLISHED[self._known(table)]]
         found = self._query(table, ", ".join(f'"{name}"' for name in names), "")
         return [dict(zip(names, record, strict=True)) for record in found.fetchall()]
@@ -165,6 +177,20 @@ class Dataset:
         wanted = {"split": split, "device_key": device_key}
         found = self._query("schedules", _SCHEDULES, f"WHERE {_WANTED}", wanted).fetchall()
         return ScheduleSamples(tuple(schedule_sample_of(r) for r in found), self.problems)
+
+    def blocks(
+        self, *, split: SplitName | None = None, device_key: str | None = None
+    ) -> tuple[BlockSample, ...]:
+        """Kernels timed with several block sizes, of one split and device or all; may be none.
+
+        Raises:
+            DatasetError: as for :meth:`file`.
+        """
+        return tuple(
+            block_sample_of({**row, "source": row["code"]})
+            for row in self.records(BLOCKS)
+            if split in (None, row["split"]) and device_key in (None, row["device_key"])
+        )
 
     def extern_times(self, device_key: str) -> dict[str, float]:
         """Median microseconds of extern kernels measured on the device, by node signature.
@@ -239,6 +265,10 @@ class Dataset:
         from fusewise.datasets.importing import import_dataset
 
         return import_dataset(self, path)
+
+    def _is_empty(self, table: str) -> bool:
+        """Whether it is a table that the dataset need not have, and has not."""
+        return table == BLOCKS and not self.manifest.has(table)
 
     def _known(self, table: str) -> str:
         self.file(table)

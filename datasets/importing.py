@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fusewise.datasets.rows import (
+    BlocksRow,
     GraphRow,
     KernelRow,
     MeasurementRow,
@@ -17,6 +18,7 @@ from fusewise.datasets.rows import (
     ScheduleRow,
     Subject,
     encode_problem,
+    encode_source,
 )
 from fusewise.datasets.store import Store
 from fusewise.schedule.schedule import Schedule
@@ -90,6 +92,21 @@ def _rows(dataset: Dataset, known: set[str]) -> Iterator[Row]:
                     predicted_high_us=row["predicted_high_us"],
                 )
             yield _measurement(dataset, subject, row[name], row)
+    for sample in dataset.blocks():
+        yield BlocksRow(
+            source_hash=sample.source_hash,
+            device_key=sample.device_key,
+            graph_key=sample.graph_key,
+            source=encode_source(sample.source),
+            name=sample.name,
+            own=sample.own,
+            sizes=sample.sizes,
+            us=sample.us,
+            rounds=sample.rounds,
+            spread=sample.spread,
+            torch_version=sample.torch_version,
+            at=created,
+        )
 
 
 def _measurement(

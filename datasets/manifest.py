@@ -52,6 +52,8 @@ class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True):
     schedules: int
     schedules_failed: int
     externs: int
+    #: Kernels that were timed with several block sizes.
+    blocks: int = 0
 
 
 class KernelCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     corpora: tuple[CorpusEntry, ...]
     repeatability: Repeatability
     files: dict[str, FileEntry]
+
+    def has(self, table: str) -> bool:
+        """Whether the dataset has a table."""
+        return f"{table}.parquet" in self.files
 
     def kernels_of(self, split: SplitName) -> int:
         """Kernels of the split that ran."""

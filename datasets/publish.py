@@ -20,7 +20,7 @@ import msgspec
 
 from fusewise.datasets import published_rows
 from fusewise.datasets.card import card
-from fusewise.datasets.columns import GRAPHS, PUBLISHED
+from fusewise.datasets.columns import BLOCKS, FILES, GRAPHS, PUBLISHED
 from fusewise.datasets.counts import counted
 from fusewise.datasets.kernel_class import UNKNOWN, kernel_class
 from fusewise.datasets.manifest import (
@@ -33,7 +33,7 @@ from fusewise.datasets.manifest import (
     write_manifest,
 )
 from fusewise.datasets.problem_text import problem_text, publishable, without_machine_paths
-from fusewise.datasets.rows import DeviceKind, DeviceRow, decode_problem
+from fusewise.datasets.rows import DeviceKind, DeviceRow, decode_problem, decode_source
 from fusewise.datasets.splits import split_of
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import DatasetError
@@ -56,6 +56,7 @@ _ORDER: Final = {
     GRAPHS: "family, source, key",
     "schedules": "device_key, family, source, graph_key, id",
     "externs": "device_key, graph_key, signature",
+    BLOCKS: "device_key, family, source, graph_key, name, source_hash",
     "devices": "key",
 }
 
@@ -122,6 +123,10 @@ def publish(
             left_out = published_rows.left_out(connection)
             manifest = counted(connection, name, features or {})
         files = {f"{table}.parquet": _pack(table, scratch) for table in PUBLISHED}
+        for file in [name for name, entry in files.items() if not entry.rows]:
+            if file not in FILES:
+                del files[file]
+                (scratch / file).unlink()
         manifest = msgspec.structs.replace(manifest, files=dict(sorted(files.items())))
         write_manifest(manifest, scratch)
         (scratch / CARD).write_text(card(manifest), encoding="utf-8")
@@ -201,10 +206,24 @@ def _stage(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> None:
         problem_key(graph, msgspec.json.decode(text, type=_Lowering).lowering)
         for graph, text in schedules
     }
+    needed |= _stage_sources(connection)
     published_rows.need(connection, sorted(needed))
+    published_rows.stage(connection, BLOCKS)
     _stage_problems(connection)
     published_rows.stage(connection, "kernels")
     published_rows.stage(connection, GRAPHS)
+
+
+def _stage_sources(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """Unpack the sources of kernels with block sizes; keys of the graphs that they are of.
+
+    One that names a folder of the machine stays, though none is known to.
+    """
+    found = connection.execute(published_rows.BLOCK_SOURCES).fetchall()
+    codes = {key: decode_source(stored) for key, stored, _ in found}
+    kept = {key: code for key, code in codes.items() if code == without_machine_paths(code)}
+    _mapping(connection, "code_of", sorted(kept.items()))
+    return {graph for key, _, graph in found if key in kept}
 
 
 def _stage_problems(connection: duckdb.DuckDBPyConnection) -> None:

@@ -101,6 +101,14 @@ _OUT: Final = {
             AND o.device_key = m.device_key
         {_JOINED}
     """,
+    "blocks": """
+        SELECT b.* EXCLUDE (source, sizes), b.sizes::VARCHAR AS sizes, c.value AS code, g.family,
+               g.source, s.value AS split
+        FROM blocks b SEMI JOIN chosen ON chosen.key = b.device_key
+        JOIN code_of c ON c.key = b.source_hash
+        JOIN kept g ON g.key = b.graph_key
+        JOIN split_of s ON s.key = g.family
+    """,
     "devices": """
         SELECT key, kind, name, CASE WHEN kind = 'cuda' THEN 0 ELSE threads END AS threads,
                profile::VARCHAR AS profile
@@ -112,6 +120,14 @@ _OUT: Final = {
         SEMI JOIN needed ON needed.key = k.key
     """,
 }
+
+#: Hash and stored source of each kernel with block sizes on the devices, and its graph.
+BLOCK_SOURCES: Final = """
+    SELECT DISTINCT b.source_hash, b.source, b.graph_key
+    FROM blocks b SEMI JOIN chosen ON chosen.key = b.device_key
+    SEMI JOIN kept ON kept.key = b.graph_key
+    ORDER BY b.source_hash, b.graph_key
+"""
 
 #: Signature, graph and nodes (JSON) of each measured kernel that is known by its nodes.
 KERNEL_NODES: Final = """

@@ -18,11 +18,11 @@ import duckdb
 import msgspec
 import platformdirs
 
+from fusewise.datasets.block_samples import BlockSample, block_samples
 from fusewise.datasets.database import LOCK_TIMEOUT, Database
 from fusewise.datasets.decided import Decided, Outcome
 from fusewise.datasets.ingest import IngestReport, has_news, ingest
 from fusewise.datasets.rows import (
-    BlocksRow,
     DecisionRow,
     DeviceKind,
     DeviceRow,
@@ -295,18 +295,14 @@ class Store:
             ).fetchall()
         return dict(found) | {blocks_signature(source): 1 for (source,) in tried}
 
-    def blocks(self, *, device_key: str | None = None) -> list[BlocksRow]:
-        """Kernels that were timed with several block sizes, on one device or all.
+    def block_samples(self, *, device_key: str | None = None) -> tuple[BlockSample, ...]:
+        """Kernels that were timed with several block sizes, of one device or all.
 
-        Ordered by the hash of their source.
+        Raises:
+            StoreError: a kernel's source is damaged.
         """
         with self.reading() as connection:
-            found = TABLES["blocks"].select(
-                connection,
-                "WHERE device_key = coalesce(?, device_key) ORDER BY source_hash, device_key",
-                [device_key],
-            )
-        return cast(list[BlocksRow], found)
+            return block_samples(connection, device_key=device_key)
 
     def collected(self, device_key: str) -> set[tuple[str, str, int]]:
         """Label of corpus, name and round of the programs that were collected on the device."""

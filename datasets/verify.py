@@ -11,9 +11,10 @@ from pathlib import Path
 import duckdb
 import msgspec
 
-from fusewise.datasets.columns import PUBLISHED
+from fusewise.datasets.columns import BLOCKS, PUBLISHED
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.problem_text import without_machine_paths
+from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.errors import DatasetError, PlanError
 from fusewise.schedule.plan import check_plan
 from fusewise.schedule.problem import Problem
@@ -37,18 +38,21 @@ def verify(dataset: Dataset) -> Verified:
         DatasetError: a file is missing or not the one that was published, so that nothing can be
             said of its rows.
     """
-    for table in PUBLISHED:
+    tables = [table for table in PUBLISHED if dataset.manifest.has(table)]
+    for table in tables:
         dataset.file(table)
     # Each step rests on what the one before has found to be sound.
     findings = [*_columns(dataset)] or [*_references(dataset)]
-    findings = findings or [*_kernels(dataset), *_schedules(dataset)]
-    rows = {table: dataset.manifest.files[f"{table}.parquet"].rows for table in PUBLISHED}
+    findings = findings or [*_kernels(dataset), *_schedules(dataset), *_blocks(dataset)]
+    rows = {table: dataset.manifest.files[f"{table}.parquet"].rows for table in tables}
     return Verified(name=dataset.name, rows=rows, findings=tuple(findings))
 
 
 def _columns(dataset: Dataset) -> Iterator[str]:
     """Columns, their types and the number of rows."""
     for table, columns in PUBLISHED.items():
+        if not dataset.manifest.has(table):
+            continue
         path = dataset.file(table)
         wanted = [(column.name, column.type) for column in columns]
         found, rows = _shape(path)
@@ -73,7 +77,7 @@ def _references(dataset: Dataset) -> Iterator[str]:
     """Graphs and devices that rows name, and problems as graphs count them."""
     graphs = {row["key"]: row for row in dataset.records("graphs")}
     devices = {row["key"] for row in dataset.records("devices")}
-    for table in ("kernels", "schedules", "externs"):
+    for table in ("kernels", "schedules", "externs", BLOCKS):
         for row in dataset.records(table):
             graph = graphs.get(row["graph_key"])
             if graph is None:
@@ -132,6 +136,23 @@ def _schedules(dataset: Dataset) -> Iterator[str]:
             check_plan(known[1], schedule.plan)
         except PlanError as error:
             yield f"schedule {row['id']} is no plan over {key}: {error}"
+
+
+def _blocks(dataset: Dataset) -> Iterator[str]:
+    """Times and block sizes, one for each."""
+    for row in dataset.records(BLOCKS):
+        try:
+            sizes = msgspec.json.decode(row["sizes"], type=tuple[BlockSizes, ...])
+        except msgspec.DecodeError as error:
+            yield f"block sizes of {row['source_hash']} cannot be read: {error}"
+            continue
+        times = [us for us in row["us"] if us is not None]
+        if len(sizes) != len(row["us"]) or not 0 < row["own"] <= len(sizes):
+            yield f"{row['source_hash']} has {len(sizes)} block sizes and {len(row['us'])} times"
+        if row["us"][:1] == [None] or not all(us > 0 for us in times):
+            yield f"{row['source_hash']} ran in no time"
+        if f"def {row['name']}(" not in row["code"]:
+            yield f"the source of {row['source_hash']} has no kernel {row['name']}"
 
 
 def check(dataset: Dataset) -> Verified:

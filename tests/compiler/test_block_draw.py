@@ -239,11 +239,11 @@ def test_collection_times_each_kernel_with_several(
     # The second time round kernels are timed again, but not with several block sizes.
     tally = run([station], items([spec], seed=0, limit=2, rounds=2, done=()), store)
     store.ingest()
-    rows = store.blocks()
+    rows = store.block_samples()
     assert tally.items == 4 and tally.kernels > tally.blocks == len(rows) > 0
     for row in rows:
         assert row.device_key == station.device_key and store.graph(row.graph_key) is not None
-        assert source_hash(row.name, decode_source(row.source)) == row.source_hash
+        assert source_hash(row.name, row.source) == row.source_hash
         assert 0 < row.own < len(row.sizes) == len(row.us) <= row.own + 6
         assert len(set(row.sizes)) == len(row.sizes)
         timed = [us for us in row.us if us is not None]

@@ -17,9 +17,9 @@ from fusewise.datasets.rows import (
     MeasurementRow,
     Row,
     ScheduleRow,
-    decode_source,
     utc_now,
 )
+from fusewise.datasets.splits import split_of
 from fusewise.datasets.store import Store, default_store_path
 from fusewise.datasets.tables import TABLE_OF, TABLES
 from fusewise.schedule.errors import StoreError
@@ -59,10 +59,11 @@ def test_lookups(store: Store, one_of_each: list[Row]) -> None:
     assert store.graph("g") == one_of_each[1]
     assert store.devices() == [one_of_each[0]]
     assert store.measured_signatures("d") == {"s": 1, "blocks h": 1}
-    assert store.blocks() == store.blocks(device_key="d") == [one_of_each[-1]]
-    assert store.blocks(device_key="other") == []
-    (tried,) = store.blocks()
-    assert decode_source(tried.source) == "def triton_(): ..."
+    (tried,) = store.block_samples()
+    assert (tried,) == store.block_samples(device_key="d")
+    assert store.block_samples(device_key="other") == ()
+    assert tried.source == "def triton_(): ..." and tried.us == (2.5, None)
+    assert (tried.family, tried.split) == ("f", split_of("f"))
     assert store.measured_signatures("other") == {}
     assert store.collected("d") == {("generated", "layer_norm/0-1", 0)}
 
