@@ -19,10 +19,12 @@ from contextvars import ContextVar
 from typing import Any
 
 from torch._inductor.codegen import cpp
+from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.replacing import holding, once
 
 _SPACE = "vector_math"
+_GUARD = "FUSEWISE_VECTOR_MATH"
 #: Each takes and gives vectors of fp32. Polynomials and the splitting of ln 2 are those of Cephes
 #: (Moshier, single precision: expf, logf, tanhf), that of erf is Abramowitz and Stegun 7.1.26, as
 #: in ATen.
@@ -157,7 +159,8 @@ def _install() -> None:
 
     @functools.wraps(original)
     def codegen_group(self: cpp.KernelGroup, name: str | None = None) -> str:
-        return with_definitions(original(self, name))
+        # Where the wrapper is C++, all kernels of a program are in one file.
+        return with_definitions(original(self, name), once_a_file=V.graph.cpp_wrapper)
 
     cpp.KernelGroup.codegen_group = codegen_group  # type: ignore[method-assign]
 
@@ -173,11 +176,18 @@ def _dispatcher(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return method
 
 
-def with_definitions(code: str) -> str:
-    """The source of a kernel with the functions that it calls."""
+def with_definitions(code: str, *, once_a_file: bool = False) -> str:
+    """The source of a kernel with the functions that it calls.
+
+    ``once_a_file``: sources of several kernels stand in one file as they are, so only the first
+    defines them. Elsewhere each has a namespace, where a macro of another would be in the way.
+    """
     if f"{_SPACE}::" not in code:
         return code
     if _INCLUDE not in code:
         raise RuntimeError("Inductor's kernels do not begin with its header any more")
     functions = "".join(_FUNCTION.replace("NAME", name) for name in _NAMES)
-    return code.replace(_INCLUDE, f"{_INCLUDE}{_SOURCE}{functions}}}  // namespace {_SPACE}\n", 1)
+    defined = f"{_SOURCE}{functions}}}  // namespace {_SPACE}\n"
+    if once_a_file:
+        defined = f"#ifndef {_GUARD}\n#define {_GUARD}{defined}#endif\n"
+    return code.replace(_INCLUDE, f"{_INCLUDE}{defined}", 1)

@@ -21,6 +21,7 @@ from torch._inductor import config as inductor_config
 import fusewise
 from fusewise.compiler import reports
 from fusewise.compiler.aot import HOLDING_PARTS
+from fusewise.compiler.inductor.choices import MATH
 from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
 from fusewise.compiler.inductor.graph_key import graph_key
 from fusewise.compiler.options import Options
@@ -31,7 +32,7 @@ from fusewise.datasets.store import default_store_path
 from fusewise.schedule.errors import OptionError, PlanError
 from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph, write_plan_file
-from fusewise.schedule.schedule import Schedule
+from fusewise.schedule.schedule import Choice, Schedule
 
 #: Makes a schedule's plan of the nodes' names and Inductor's own plan.
 Choose = Callable[[Sequence[str], Plan], Plan]
@@ -62,7 +63,13 @@ def _alone(names: Sequence[str], default: Plan) -> Plan:
     return unfused(names)
 
 
-def _plan(store: Path, module: nn.Module, args: tuple[Any, ...], choose: Choose) -> PlanFile:
+def _plan(
+    store: Path,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    choose: Choose,
+    codegen: tuple[Choice, ...] = (),
+) -> PlanFile:
     """A plan file of the graph that ``torch.compile`` gets, as a search would write it."""
     session = Session(Options(store=store), {}, ())
     found: list[PlannedGraph] = []
@@ -74,7 +81,7 @@ def _plan(store: Path, module: nn.Module, args: tuple[Any, ...], choose: Choose)
         key = graph_key(gm, inputs, kwargs, predictor.profile.key, predictor.model.id)
         seen = survey(graph, predictor, key=key.key, kind=graph.kind)
         plan = choose([node.name for node in seen.problem.nodes], seen.default_plan)
-        schedule = Schedule(plan=plan)
+        schedule = Schedule(plan=plan, codegen=codegen)
         found.append(planned_graph(graph, key, schedule, predictor, device=str(device)))
         return make_boxed_func(gm.forward)
 
@@ -155,6 +162,22 @@ def test_the_plan_is_in_the_package(
     (report,) = reports.reports()
     assert (report.source, report.mode) == ("plan file", "replay")
     assert report.chosen is not None and report.chosen.schedule == planned.schedule
+
+
+@pytest.mark.slow
+def test_functions_written_out_in_several_kernels(
+    exported: torch.export.ExportedProgram, store: Path, tmp_path: Path
+) -> None:
+    """All kernels of a package are in one file, which defines what they call once."""
+    written = (Choice(MATH, True),)
+    plan = _plan(store, Block("cpu").eval(), _inputs("cpu"), _alone, written)
+    path = tmp_path / "written.pt2"
+    package = fusewise.aoti_compile_and_package(exported, plan=plan, package_path=path, store=store)
+    code = _code(package, ".kernel.cpp")
+    assert {"vector_math::tanh(", "vector_math::exp("} <= set(
+        re.findall(r"vector_math::\w+\(", code)
+    )
+    _same_results(package)
 
 
 @pytest.mark.slow
