@@ -231,7 +231,7 @@ def test_collection_times_each_kernel_with_several(
         plans=1,
         lowerings=0,
         schedules=0,
-        workers=2,
+        workers=1,
         block_sizes=6,
     )
     station = Station(settings, store.measured_signatures)

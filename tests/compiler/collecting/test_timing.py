@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import threading
 import time
@@ -16,10 +17,13 @@ from fusewise.compiler.collecting import timing as timing_module
 from fusewise.compiler.collecting.passes import match
 from fusewise.compiler.collecting.timing import Timer
 from fusewise.compiler.collecting.work import Batch, Call, KernelRun, PreparedGraph
+from fusewise.compiler.inductor.block_draw import KernelBlocks
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes
+from fusewise.compiler.measuring.sampling import BlockTimes
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.datasets.rows import KernelRow, MeasurementRow
+from fusewise.datasets.rows import BlocksRow, KernelRow, MeasurementRow
+from fusewise.schedule.block_sizes import BlockSizes
 
 PROFILE = DeviceProfile(
     key="cpu-x-1t",
@@ -99,6 +103,39 @@ def test_kernel_that_was_timed(timer: Timer, scripts: Any, acting: Any) -> None:
     assert row.interval is not None and row.interval[0] <= 2.0 <= row.interval[1]
     assert (batch.kernels, batch.failures, batch.signatures) == (1, [], ["signature of k"])
     assert timer.held_s == 0.5
+
+
+def with_sizes(acting: Any) -> PreparedGraph:
+    """A graph of one kernel that is compiled with two block sizes, and fails with a third."""
+    sizes = tuple(BlockSizes((("XBLOCK", size),), 4, 1) for size in (64, 128, 256))
+    blocks = KernelBlocks("h", "k", "source of k", 1, sizes, frozenset(sizes[2:]))
+    prepared = graph(acting, "k")
+    run = dataclasses.replace(prepared.runs[0], blocks={"k": blocks})
+    return dataclasses.replace(prepared, runs=(run,))
+
+
+def test_kernel_that_was_timed_with_several_block_sizes(
+    timer: Timer, scripts: Any, acting: Any
+) -> None:
+    timed = times("k", *[2.0] * 9)
+    timed.blocks = BlockTimes((2.0, 1.5), 5, 0.01)
+    scripts.give([acting.RECEIVE, answer(None), acting.RECEIVE, answer([timed]), acting.FOREVER])
+    batch = timer.time(with_sizes(acting))
+    (row,) = [row for row in batch.rows if isinstance(row, BlocksRow)]
+    assert (row.source_hash, row.name, row.graph_key, row.own) == ("h", "k", "problem", 1)
+    assert [size.constants[0][1] for size in row.sizes] == [64, 128, 256]
+    assert (row.us, row.rounds, row.device_key) == ((2.0, 1.5, None), 5, PROFILE.key)
+    assert (batch.kernels, batch.blocks) == (1, 1)
+    assert batch.signatures == ["signature of k", "blocks h"]
+
+
+def test_block_sizes_that_end_the_process_are_not_tried_again(
+    timer: Timer, scripts: Any, acting: Any
+) -> None:
+    scripts.give([acting.RECEIVE, answer(None), acting.RECEIVE, ("exit", 7)])
+    batch = timer.time(with_sizes(acting))
+    assert set(batch.signatures) == {"signature of k", "blocks h"} and batch.blocks == 0
+    assert not any(isinstance(row, BlocksRow) for row in batch.rows)
 
 
 @pytest.mark.parametrize("timer", [3], indirect=True)
