@@ -29,6 +29,7 @@ from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
 from fusewise.training.adapt import Adaptation, AdaptedCostModel
 from fusewise.training.base import open_base, open_device
+from fusewise.training.block_training import BlockReport, HeldOut, train_blocks
 from fusewise.training.companions import Companions
 from fusewise.training.curve import CurvePoint, learning_curve
 from fusewise.training.evaluate import Evaluation, Judge
@@ -70,6 +71,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     foresight: Foresight | None = None
     #: What came of leaving classes and sizes out, where it was asked for.
     out_of_range: OutOfRange | None = None
+    #: What is known about block sizes; None where no kernels were timed with several.
+    blocks: BlockReport | None = None
     #: Device of the model that answered, where none was trained for this one.
     borrowed_from: str = ""
     model_id: str = ""
@@ -176,21 +179,28 @@ def train(
             adaptation=adaptation,
             progress=progress,
         )
-    unknown = None
-    if strange:
-        trained_on = JudgedKernels(fitted, source.problems())
-        unknown = out_of_range(trained_on, labels, estimator, progress)
+    unknown = (
+        out_of_range(JudgedKernels(fitted, source.problems()), labels, estimator, progress)
+        if strange
+        else None
+    )
     final = take(samples, split.final)
     # Families that come back for the last fit may come from the base, too.
     out_for_good = set(families) - {str(family) for family in final.family}
     kept = fit(final, split.labels[split.final], out_for_good)
-    kept.model_ = kept.model_.with_gains(gains)
+    blocks, told_of_blocks = train_blocks(
+        source.blocks(profile.key),
+        HeldOut.of(split.by, held, out_for_good),
+        seed=seed,
+        progress=progress,
+    )
+    kept.model_ = kept.model_.with_gains(gains).with_blocks(blocks)
     if companions is not None:
         final, _ = companions.beside(final, split.labels[split.final], out_for_good)
     devices = () if companions is None else companions.devices
     manifest = _manifest(kept, final, profile, found, source, adaptation, devices)
-    model = kept.model_.renamed(manifest.name)
-    path = save_model(SavedModel(model, manifest), source.home, out)
+    saved = SavedModel(kept.model_.renamed(manifest.name), manifest)
+    path = save_model(saved, source.home, out)
     source.record(
         ModelRow(
             id=manifest.id,
@@ -213,6 +223,7 @@ def train(
         foresight=foreseen(source, held, profile, candidate.model_),
         curve=points,
         out_of_range=unknown,
+        blocks=told_of_blocks,
         model_id=manifest.id,
         path=str(path),
     )

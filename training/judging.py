@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from fusewise.costmodel.block_model import blocks_of
 from fusewise.costmodel.borrowed import BorrowedModel
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import CostModel
@@ -17,6 +18,7 @@ from fusewise.costmodel.learned import estimator_for
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.splits import split_groups
 from fusewise.datasets.store import Store
+from fusewise.training.block_training import evaluate_blocks
 from fusewise.training.fit import Trained, TrainingReport, judge_of
 from fusewise.training.foreseen import foreseen
 from fusewise.training.judged import JudgedKernels
@@ -78,6 +80,7 @@ def evaluate(
         n_schedules_skipped=found.skipped,
         foresight=foreseen(source, held, profile, model),
         out_of_range=unknown,
+        blocks=evaluate_blocks(blocks_of(model), source.blocks(profile.key), seen_families),
         borrowed_from=model.lender.key if isinstance(model, BorrowedModel) else "",
         model_id=model.id,
     )

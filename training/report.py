@@ -19,11 +19,12 @@ from fusewise.costmodel.interface import CostModel, FloatArray
 from fusewise.costmodel.roofline import Roofline
 from fusewise.costmodel.trained import TrainedModel
 from fusewise.schedule.errors import OptionError
+from fusewise.training.block_training import BlockReport
 from fusewise.training.contenders import Guess, Model
 from fusewise.training.evaluate import Judge
 from fusewise.training.fit import Trained
 from fusewise.training.kernel_story import KernelStory, NodeStory, nodes_told, sample_of, worst_rows
-from fusewise.training.score_table import score_rows
+from fusewise.training.score_table import BLOCK_COLUMNS, block_rows, score_rows, untimed_told
 from fusewise.training.scores import Scores
 
 _NEEDED: Final = ("jinja2", "matplotlib")
@@ -108,6 +109,8 @@ def _told(trained: Trained, sources: Mapping[str, str]) -> dict[str, Any]:
             )
         },
         "columns": [title for title, _ in score_rows([report.model])],
+        "block_columns": BLOCK_COLUMNS,
+        "blocks": _blocks(report.blocks),
         "pictures": {name: base64.b64encode(png).decode() for name, png in pictures.items()},
         "worst": _worst(judge, guess, roofline, sources),
     }
@@ -167,6 +170,20 @@ def _worst(
             )
         )
     return stories
+
+
+def _blocks(found: BlockReport | None) -> list[tuple[str, list[list[str]], list[str]]]:
+    """Title, rows and what else is told, for kernels that decide a program's time and for all."""
+    if found is None:
+        return []
+    return [
+        (title, block_rows(judgement), untimed_told(judgement))
+        for title, judgement in (
+            ("kernels of 3 µs and more", found.large),
+            ("kernels of all sizes", found.all),
+        )
+        if judgement is not None
+    ]
 
 
 def _of(found: Mapping[str, Scores]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from fusewise.training.block_scores import BlockJudgement, FirstSizes
 from fusewise.training.scores import MEASURED, Scores
 
 #: How a share is told; whole percentages would hide differences.
@@ -42,6 +43,39 @@ def score_rows(contenders: Sequence[Scores]) -> list[tuple[str, list[str]]]:
         for k in MEASURED
     ]
     return rows
+
+
+#: Titles of the columns of :func:`block_rows`.
+BLOCK_COLUMNS: Final = (
+    "block sizes timed beside Inductor's own",
+    "by the model: regret (median)",
+    "gain kept",
+    "the nearest: regret (median)",
+    "gain kept",
+)
+
+
+def block_rows(found: BlockJudgement) -> list[list[str]]:
+    """The table of block sizes: a row for each number of them that is timed."""
+    alone = _first_cells(found.own)
+    rows = [["0", *alone, *alone]]
+    for k, by_model in found.model.first.items():
+        rows.append([k, *_first_cells(by_model), *_first_cells(found.nearest.first[k])])
+    return rows
+
+
+def untimed_told(found: BlockJudgement) -> list[str]:
+    """What comes of taking sizes without timing any, a line for each expected ratio."""
+    return [
+        f"expected to take {below} of the time or less, and not timed: {one.taken} of "
+        f"{found.kernels}, slower {one.slower}, gain {one.gain:.4f} in the mean"
+        for below, one in found.untimed.items()
+    ]
+
+
+def _first_cells(found: FirstSizes) -> list[str]:
+    regret, middle = PERCENT.format(found.regret), PERCENT.format(found.median_regret)
+    return [f"{regret} ({middle})", _cell(found.kept, PERCENT)]
 
 
 def _cell(value: float | int | None, form: str) -> str:

@@ -12,12 +12,19 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from fusewise.training.block_training import BlockReport
 from fusewise.training.curve import CurvePoint
 from fusewise.training.fit import TrainingReport
 from fusewise.training.foresight import Foresight
 from fusewise.training.held_back import HeldBackReport
 from fusewise.training.out_of_range import OutOfRange
-from fusewise.training.score_table import PERCENT, score_rows
+from fusewise.training.score_table import (
+    BLOCK_COLUMNS,
+    PERCENT,
+    block_rows,
+    score_rows,
+    untimed_told,
+)
 from fusewise.training.scores import Scores
 
 _HELD: Final = {
@@ -57,6 +64,7 @@ def show(report: TrainingReport) -> None:
             f"{report.borrowed_from}, answered with wider intervals"
         )
     _show_foresight(console, report.foresight)
+    _show_blocks(console, report.blocks)
     _show_classes(console, report)
     _show_worse(console, report)
     _show_strange(console, report.out_of_range)
@@ -92,6 +100,23 @@ def _show_foresight(console: Console, found: Foresight | None) -> None:
         f"chosen by prediction: another schedule in {found.taken} of {found.graphs} graphs, slower "
         f"in {found.slower}; gain {found.gain:.4f} in the mean{share}"
     )
+
+
+def _show_blocks(console: Console, found: BlockReport | None) -> None:
+    if found is None:
+        return
+    told = f"block sizes: trained on {found.n_train} kernels" if found.n_train else "block sizes:"
+    console.print(f"{told} judged by {found.n_kernels}, {found.unknown} are not known")
+    for which, judgement in (("of 3 us and more", found.large), ("of all sizes", found.all)):
+        if judgement is None:
+            continue
+        title = f"{judgement.kernels} kernels {which}, {judgement.best_gain:.3f} to be gained"
+        table = Table(*BLOCK_COLUMNS, title=title)
+        for cells in block_rows(judgement):
+            table.add_row(*cells)
+        console.print(table)
+        for line in untimed_told(judgement):
+            console.print(line)
 
 
 def _show_classes(console: Console, report: TrainingReport) -> None:

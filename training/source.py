@@ -16,6 +16,7 @@ import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
+from fusewise.datasets.block_samples import BlockSample
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.rows import DeviceRow, ModelRow
 from fusewise.datasets.samples import KernelSamples, Problems, ScheduleSamples
@@ -68,6 +69,10 @@ class Source(Protocol):
 
     def all_schedules(self, device_key: str) -> ScheduleSamples:
         """Measured schedules of the device, those to learn from and those to judge by."""
+        ...
+
+    def blocks(self, device_key: str) -> tuple[BlockSample, ...]:
+        """Triton kernels that were timed with several block sizes on the device."""
         ...
 
     def problems(self) -> Problems:
@@ -146,6 +151,10 @@ class StoreSource:
         """See :class:`Source`."""
         return self.store.schedule_samples(device_key=device_key)
 
+    def blocks(self, device_key: str) -> tuple[BlockSample, ...]:
+        """See :class:`Source`."""
+        return self.store.block_samples(device_key=device_key)
+
     def problems(self) -> Problems:
         """See :class:`Source`."""
         return self.store.problems()
@@ -213,6 +222,10 @@ class DatasetSource:
     def all_schedules(self, device_key: str) -> ScheduleSamples:
         """See :class:`Source`."""
         return self.dataset.schedules(device_key=device_key)
+
+    def blocks(self, device_key: str) -> tuple[BlockSample, ...]:
+        """See :class:`Source`."""
+        return self.dataset.blocks(device_key=device_key)
 
     def problems(self) -> Problems:
         """See :class:`Source`."""

@@ -1,0 +1,64 @@
+"""Growing the trees of a block model: LightGBM on the log of times over those with Inductor's own.
+
+Deterministic: equal kernels and seeds give equal trees, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fusewise.costmodel.block_model import BlockModel, BlockTrees
+from fusewise.costmodel.block_table import BLOCK_FEATURES
+from fusewise.training.timed_blocks import BlockRows, TimedKernel, block_rows
+
+#: Fewest kernels that trees of any use can be grown on.
+MIN_KERNELS: Final = 30
+#: What did best on families left out (docs/training.md).
+PARAMETERS: Final[dict[str, Any]] = {
+    "objective": "fair",
+    "fair_c": 0.2,
+    "num_leaves": 31,
+    "learning_rate": 0.06,
+    "min_data_in_leaf": 20,
+    "feature_fraction": 0.5,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "lambda_l2": 1.0,
+}
+TREES: Final = 200
+#: So that equal rows give equal trees.
+_REPEATABLE: Final[dict[str, Any]] = {
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+
+
+def fit_blocks(
+    kernels: Sequence[TimedKernel],
+    *,
+    seed: int = 0,
+    parameters: dict[str, Any] = PARAMETERS,
+    trees: int = TREES,
+) -> BlockModel:
+    """A block model of ``kernels``, which are usable ones, in any order; one at least."""
+    # Rows in an order of their own, so that equal kernels give equal trees.
+    ordered = sorted(kernels, key=lambda kernel: kernel.source)
+    text = grown(block_rows(ordered), seed=seed, parameters=parameters, trees=trees)
+    return BlockModel(BlockTrees(trees=text, kernels=len(ordered)))
+
+
+def grown(rows: BlockRows, *, seed: int, parameters: dict[str, Any], trees: int) -> str:
+    """LightGBM's text of trees on ``rows``."""
+    import lightgbm
+
+    data = lightgbm.Dataset(
+        rows.features,
+        label=rows.log_ratio,
+        weight=rows.weight,
+        feature_name=[feature.name for feature in BLOCK_FEATURES],
+    )
+    told = {**parameters, **_REPEATABLE, "seed": seed}
+    return str(lightgbm.train(told, data, num_boost_round=trees).model_to_string())
