@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from fusewise.schedule.plan import Plan, build_plan, is_acyclic, split_steps
 from fusewise.schedule.problem import Access, Problem
 from fusewise.search.legality import Legality, Verdict
 from fusewise.search.tree import Join, Tree, subtrees, trees_of
+
+#: Parts of a group that are each tried with either side of a fusion that is removed.
+_APART = 5
 
 
 @dataclass(frozen=True)
@@ -207,12 +211,27 @@ def _removed(
 def _ways(tree: Tree, a: set[str], b: set[str]) -> Iterator[list[frozenset[str]]]:
     """Parts of the group that hold one side and nothing of the other, the best ways first.
 
-    First where the two were joined, what came later staying with either; then one side by itself.
+    First where the two were joined, each part that came later staying with either; then one side
+    by itself.
     """
     joins = [t for t in subtrees(tree) if isinstance(t, Join) and a | b <= t.members]
-    sides = [joins[0].first.members, joins[0].second.members] if joins else []
-    for parts in (sides, [frozenset(a), frozenset(b)]):
+    for parts in (_where_joined(joins), [frozenset(a), frozenset(b)]):
         yield [p for p in parts if (a <= p and not b & p) or (b <= p and not a & p)]
+
+
+def _where_joined(joins: Sequence[Join]) -> list[frozenset[str]]:
+    """Either side of the first of ``joins``, with some of what the others added one by one."""
+    if not joins:
+        return []
+    later = [outer.members - inner.members for inner, outer in pairwise(joins)]
+    # What came last of very many stays together.
+    late = [*later[:_APART], *([frozenset().union(*later[_APART:])] if later[_APART:] else [])]
+    return [
+        joins[0].first.members.union(
+            *(part for part, kept in zip(late, stays, strict=True) if kept)
+        )
+        for stays in product((False, True), repeat=len(late))
+    ]
 
 
 def _judged(problem: Problem, plan: Plan, legality: Legality, nodes: set[str]) -> Verdict:

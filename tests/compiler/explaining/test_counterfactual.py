@@ -123,3 +123,29 @@ def test_why_inductor_never_looks_at_a_pair(
     nodes = _nodes(apart)
     with pytest.raises(PlanError, match=telling):
         _why(wish, nodes[a], nodes[b])
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, (64,), weight, bias).softmax(-1)
+
+
+def test_a_fusion_removed_from_the_middle_of_a_group(wish: Wish) -> None:
+    """What joined the group later goes with the side that it can go with, each part by itself."""
+    args = torch.randn(128, 64), torch.randn(64), torch.randn(64)
+    sample = GraphSample(
+        name="normed", family="normed", module=_normed, args=args, kwargs={}, training=False
+    )
+    own = Wish(store=wish.store)
+    (graph,) = explain_program(sample, own).graphs
+    nodes = _nodes(graph)
+    sides = nodes["amax"], nodes["exp"]
+    (graph,) = explain_program(sample, replace(own, why=Question(*sides))).graphs
+    why = graph.why
+    assert why is not None and (why.change, why.legal) == ("removed", True), why
+    (whole,) = why.before
+    first, second = (side.nodes for side in why.after)
+    assert sorted(first + second) == sorted(whole.nodes)
+    assert [name in first for name in sides] in ([True, False], [False, True])
+    # The statistics are needed before the one side, the division after the other.
+    assert (nodes["var_mean"] in first) == (sides[0] in first)
+    assert (nodes["div"] in first) == (sides[1] in first)
