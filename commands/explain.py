@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,10 @@ from fusewise.commands.options import (
 )
 from fusewise.commands.output import progress_bar
 from fusewise.schedule.errors import PlanError
+
+if TYPE_CHECKING:
+    from fusewise.compiler.explaining.report import ExplainedProgram
+    from fusewise.schedule.rules import RuleSet
 
 _EXAMPLE = """\b
 Examples:
@@ -161,3 +166,20 @@ def explain(
         click.echo(f"report {html}")
     else:
         show_program(explained, Filter(nodes, only, with_nodes, rows))
+    # Only the whole program can tell that a rule means nothing in it.
+    if wish.rules is not None and not graphs:
+        _check_rules(wish.rules, explained)
+
+
+def _check_rules(rules: RuleSet, explained: ExplainedProgram) -> None:
+    from fusewise.compiler.rule_notices import check_matched
+
+    whole = [graph for graph in explained.graphs if not graph.name]
+    nodes = [node for graph in whole for node in (*graph.nodes, *graph.chosen_nodes)]
+    values = [decision.node for graph in whole for decision in graph.inlining]
+    names = {
+        "op": [operator for node in nodes for operator in node.operators],
+        "module": [module for node in nodes for module in node.modules],
+        "node": [*(node.name for node in nodes), *values],
+    }
+    check_matched(rules, [graph.rules for graph in whole], names)

@@ -123,6 +123,7 @@ def search(
     import optuna
 
     from fusewise.compiler.offline import search_program
+    from fusewise.compiler.rule_notices import check_matched
     from fusewise.compiler.searched import Effort
     from fusewise.datasets.corpora import on_device
     from fusewise.datasets.target import load_target
@@ -172,6 +173,10 @@ def search(
         print_json(_told(found, store.path, out, trades))
     else:
         _show(found, store.path, out, trades)
+    if effort.rules is not None and not found.interrupted:
+        known = [node for graph in found.graphs for node in graph.planned.nodes]
+        names = {"op": [operator for node in known for operator in node.operations]}
+        check_matched(effort.rules, [graph.report.rules for graph in found.graphs], names)
 
 
 def _doing(standing: Standing) -> str:
@@ -257,12 +262,9 @@ def _median(values: Iterable[float]) -> float | None:
 
 
 def _rules_told(found: SearchedProgram) -> Iterator[str]:
-    """What came of rules: those that matched in no graph, and what each graph has to say."""
+    """What came of rules in each graph."""
     told = [(graph.report.kind, graph.report.rules) for graph in found.graphs]
     reports = [(kind, rules) for kind, rules in told if rules is not None]
-    unmatched = [set(rules.unmatched) for _, rules in reports]
-    for rule in sorted(set.intersection(*unmatched)) if unmatched else ():
-        yield f"{rule} matched nothing"
     for kind, rules in reports:
         yield from (f"{kind} graph, conflict: {text}" for text in rules.conflicts)
         yield from (f"{kind} graph, not kept: {text}" for text in rules.unkept)

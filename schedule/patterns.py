@@ -98,6 +98,15 @@ def _begins(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 _LINES = re.compile(r"^(.*?)(?::(\d+)(?:-(\d+))?)?$", re.DOTALL)
 
 
+def turned_lines(pattern: str) -> str:
+    """The pattern as it would be right where its lines run backwards; "" where they do not."""
+    found = _LINES.match(pattern)
+    assert found is not None
+    if found[3] is None or int(found[2]) <= int(found[3]):
+        return ""
+    return f"{found[1]}:{found[3]}-{found[2]}"
+
+
 def matches_source(patterns: Sequence[str], source: str) -> bool:
     """Whether one of ``patterns`` (``file``, ``file:line``, ``file:from-to``) names the line."""
     if not patterns:

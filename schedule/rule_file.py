@@ -16,6 +16,7 @@ import msgspec
 
 from fusewise.schedule import rules as made
 from fusewise.schedule.errors import RuleError
+from fusewise.schedule.patterns import turned_lines
 from fusewise.schedule.rules import ACTIONS, BOUNDS, FIELDS, PAIRED, Rule, RuleSet, Selector
 
 #: Version of the form. A file of another one is refused, never guessed at.
@@ -118,6 +119,9 @@ class _Reader:
                     raise self._wrong(
                         f"{at}.{name}", _is(one), "give a pattern in quotes, or a list of them"
                     )
+                if name == "source" and (turned := turned_lines(one)):
+                    cause = f"the lines of {one!r} run backwards"
+                    raise self._wrong(f"{at}.{name}", cause, f"write {turned}")
             if not listed:
                 raise self._wrong(f"{at}.{name}", "is empty", "give a pattern, or leave it out")
             fields[name] = tuple(listed)

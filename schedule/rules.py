@@ -22,6 +22,7 @@ from fusewise.schedule.patterns import (
     matches_op,
     matches_source,
     matches_text,
+    turned_lines,
 )
 from fusewise.schedule.problem import Node
 
@@ -289,6 +290,12 @@ def _patterns(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
                 f"{name} has the pattern {pattern!r}",
                 subject="rules.select",
                 remedy="give a text, such as aten.exp, or a list of texts",
+            )
+        if name == "source" and (turned := turned_lines(pattern)):
+            raise RuleError(
+                f"the lines of {pattern!r} run backwards",
+                subject="rules.select",
+                remedy=f"write {turned}",
             )
     return found
 

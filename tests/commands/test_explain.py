@@ -239,3 +239,20 @@ def _features(profile: DeviceProfile) -> Any:
         buffers.append(Buffer(f"out{i}", 4 * n, "float32", False, True, ()))
     problem = Problem("made", "inference", tuple(nodes), tuple(buffers), (), ())
     return Featurizer(problem, profile).batch([(node.name,) for node in nodes])
+
+
+def test_a_rule_that_names_nothing(explain: Invoke, tmp_path: Path) -> None:
+    given = tmp_path / "rules.toml"
+    given.write_text(
+        '[[rules]]\naction = "never"\nop = "aten.tanhh"\nwith = "aten.sum"\n'
+        '[[rules]]\naction = "alone"\nop = "aten.sum"\n'
+    )
+    result = explain("inference", "--rules", given)
+    # All is told all the same, as the other rule wants it.
+    assert result.exit_code == 2, result.output
+    assert "possible fusions" in result.stdout
+    nothing = "rule 1: never fuse aten.tanhh with aten.sum matched nothing"
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: rule file {given}: {nothing}; the nearest op is 'aten.tanh'; ")
+    given.write_text('[[rules]]\naction = "alone"\nop = "aten.sum"\n')
+    assert explain("inference", "--rules", given, "--json").exit_code == 0

@@ -156,6 +156,12 @@ def test_a_file_says_what_python_says(tmp_path: Path) -> None:
         ({"action": "at_most", "nodes": "4"}, "rules[0]", "'4'", "whole number"),
         ({"action": "at_most", "bytes": True}, "rules[0]", "True", "whole number"),
         ("never", "rules[0]", "'never' is a str", "table"),
+        (
+            {"action": "alone", "source": "model.py:60-40"},
+            "rules[0].source",
+            "'model.py:60-40' run backwards",
+            "model.py:40-60",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -201,6 +207,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         select,
         lambda: select(op=["aten.exp", 3]),
         lambda: select(where=len),
+        lambda: select(source="model.py:60-40"),
         rules.at_most,
         lambda: rules.at_most(nodes=0),
         lambda: rules.store(select(where=lambda _: True)),
