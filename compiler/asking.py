@@ -6,12 +6,13 @@ Predictions order and bound; nothing is generated or timed here, and no clock pl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewise.compiler.finishing import finished
 from fusewise.compiler.survey import Predictor, Survey
 from fusewise.costmodel.gains import PROBED, Kernel, difference, kinds_of
+from fusewise.schedule.problem import group_signature
 from fusewise.schedule.schedule import Candidate, Schedule
 from fusewise.search.finishing import Offer
 from fusewise.search.gate import MARGIN
@@ -68,9 +69,7 @@ def worth_timing(
     sure = max((bounds[c.schedule].sure for c in hopeful), default=0.0)
     promised = [offer.gain_us / own_us for offer in offers(default, sure) if own_us]
     if predictor.profile.kind == "cuda":
-        long_us = _BARE * predictor.profile.launch_us
-        share = _generated_share(default, surveys[0], predictor, least_us=long_us)
-        promised.append(_BY_BLOCKS * share)
+        promised.append(_by_blocks(default, surveys[0], predictor))
     promise = max([sure, *promised])
 
     def finish(candidate: Candidate) -> list[Candidate]:
@@ -147,17 +146,33 @@ def _bounds(
     return _Bounds(sure / total_us, most / total_us)
 
 
-def _generated_share(
-    default: Candidate, survey: Survey, predictor: Predictor, *, least_us: float = 0.0
-) -> float:
-    """Part of the predicted time that is in generated kernels, of those of ``least_us`` or more."""
+def _generated_share(default: Candidate, survey: Survey, predictor: Predictor) -> float:
+    """Part of the predicted time that is in generated kernels."""
+    return sum(us for _, us in _generated(default, survey, predictor)) / (
+        default.predicted_us or 1.0
+    )
+
+
+def _by_blocks(default: Candidate, survey: Survey, predictor: Predictor) -> float:
+    """Part of the predicted time that other block sizes may take off."""
+    long_us = _BARE * predictor.profile.launch_us
+    saved_us = 0.0
+    for signature, us in _generated(default, survey, predictor):
+        by_rule = _BY_BLOCKS if us >= long_us else 0.0
+        saved_us += predictor.savings.get(signature, by_rule) * us
+    return saved_us / (default.predicted_us or 1.0)
+
+
+def _generated(
+    default: Candidate, survey: Survey, predictor: Predictor
+) -> Iterator[tuple[str, float]]:
+    """Signature and predicted time of each generated kernel."""
     plan = default.schedule.plan
     assert plan is not None
-    us = 0.0
     for group in predictor.plans(survey.problem).breakdown(plan):
         kinds = {survey.problem.node_by_name[name].kind for name in group.names}
-        us += 0.0 if kinds <= {"extern", "nop"} or group.us < least_us else group.us
-    return us / (default.predicted_us or 1.0)
+        if not kinds <= {"extern", "nop"}:
+            yield group_signature(survey.problem, group.names), group.us
 
 
 def _is_probed(candidate: Candidate) -> bool:

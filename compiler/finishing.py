@@ -27,7 +27,7 @@ from fusewise.compiler.survey import Predictor, Survey, default_candidate, surve
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
 from fusewise.search.beam import Budget
-from fusewise.search.finishing import Finishes, Offer, on_top
+from fusewise.search.finishing import Offer, on_top
 from fusewise.search.gate import GateResult, judge
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def first_offers(
         return []
     for found in surveys:
         if any(candidate.schedule == schedule for candidate in found.candidates):
-            finishes = Finishes(schedule.plan, predictor.plans(found.problem))
+            finishes = predictor.finishes(schedule.plan, found.problem)
             return finishes.few(descents)
     return []
 
@@ -186,7 +186,7 @@ def _candidates(
         return made
     best = found.candidates[0]
     assert best.schedule.plan is not None
-    tuned = Finishes(best.schedule.plan, predictor.plans(found.problem)).tuned(_descents(seconds))
+    tuned = predictor.finishes(best.schedule.plan, found.problem).tuned(_descents(seconds))
     offer = tuned or Offer((), 0.0, "")
     why = "; ".join(filter(None, ("products with a vector are sums", offer.reason)))
     return [*made[:1], msgspec.structs.replace(finished(best, offer), reason=why)]

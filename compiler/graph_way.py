@@ -6,12 +6,14 @@ Raises where it fails; whoever sent the graph on it steps back to Inductor's own
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from fusewise.compiler.block_savings import savings_of
 from fusewise.compiler.building import Building, start_building
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
@@ -20,6 +22,8 @@ from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import Applier, Program
+from fusewise.compiler.inductor.kernel_nodes import noting_kernels
+from fusewise.compiler.inductor.worth_trying import ranked_by
 from fusewise.compiler.looking import survey_all
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, recall_at_once, remember
@@ -37,6 +41,7 @@ from fusewise.compiler.session import (
     unmeasurable,
 )
 from fusewise.compiler.survey import Predictor, Survey, default_candidate
+from fusewise.costmodel.block_model import blocks_of
 from fusewise.costmodel.gains import gains_of
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
@@ -93,14 +98,15 @@ class GraphWay:
                     session.options.rules,
                 )
         report.key, report.model = key.key, predictor.model.name
-        output = self._known(key, predictor)
-        if output is None and session.options.mode == "replay":
-            raise PlanError(
-                f"no schedule is stored for the {report.kind} graph {report.key}",
-                subject=f"store {session.options.store}",
-                remedy="compile once in mode measure or predict, or give fusewise.plan",
-            )
-        return self._new(key, predictor) if output is None else output
+        with ranked_by(blocks_of(predictor.model)):
+            output = self._known(key, predictor)
+            if output is None and session.options.mode == "replay":
+                raise PlanError(
+                    f"no schedule is stored for the {report.kind} graph {report.key}",
+                    subject=f"store {session.options.store}",
+                    remedy="compile once in mode measure or predict, or give fusewise.plan",
+                )
+            return self._new(key, predictor) if output is None else output
 
     def _known(self, key: GraphKey, predictor: Predictor) -> Any | None:
         """Compile by the plan file or by an earlier decision; None where there is neither."""
@@ -225,13 +231,19 @@ class GraphWay:
                 lowered = lower_by_rules(graph, session.options.rules)
         program: Program | None = None
         building: Building | None = None
-        if job is not None and lowered is None:
+        nodes: Mapping[str, frozenset[str]] = {}
+        ranked = blocks_of(predictor.model) is not None and predictor.profile.kind == "cuda"
+        if lowered is None and (job is not None or ranked):
             start = time.perf_counter()
-            with report.phase("generate"):
+            # Compilers are at work while the graph is looked at.
+            with (
+                report.phase("generate"),
+                noting_kernels() if ranked else nullcontext(nodes) as nodes,
+            ):
                 program = graph.own_program()
             purse.own(time.perf_counter() - start, again=True)
-            # Compilers are at work while the graph is looked at.
-            building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
+            if job is not None:
+                building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
         with report.phase("search"):
             surveys = survey_all(
                 graph,
@@ -246,6 +258,10 @@ class GraphWay:
             )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
+        if nodes and program is not None:
+            with report.phase("block sizes"):
+                savings = savings_of(program, nodes, surveys[0])
+            predictor = replace(predictor, savings=savings)
         if job is None:
             choose_predicted(report, surveys, predictor)
             return _Decided(surveys, {})

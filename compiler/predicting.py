@@ -24,7 +24,7 @@ from fusewise.costmodel.gains import (
     sure_total,
 )
 from fusewise.schedule.schedule import Candidate
-from fusewise.search.finishing import Finishes, on_top
+from fusewise.search.finishing import on_top
 from fusewise.search.shortlist import shortlist
 
 #: Candidates that are told of, Inductor's own included.
@@ -76,11 +76,14 @@ def choose_predicted(
         shared = _in_common_launches(base, predictor, gains, total_us)
     if shared is None:
         shared = _written_out(base, predictor, total_us)
-    chosen = shared or base.candidate
-    report.instead = base.candidate if shared is not None and best is not None else None
+    untuned = shared or base.candidate
+    tuned = _tuned(untuned, base.survey, predictor, total_us)
+    chosen = tuned or untuned
+    others = [c for c in (untuned, base.candidate) if c not in (chosen, default)]
+    report.instead = next(iter(others), None)
     listed = shortlist(default, [one.candidate for one in found], _TOLD)
     reasons = {one.candidate.schedule: one.reason for one in found}
-    told = [default, *([] if shared is None else [shared])]
+    told = [default, *(c for c in (tuned, shared) if c is not None)]
     told += [] if best is None else [best.candidate]
     told += [c for c in listed if c.schedule not in {t.schedule for t in told}]
     report.candidates = [
@@ -143,7 +146,7 @@ def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Cand
     assert plan is not None
     if predictor.profile.kind != "cpu":
         return None
-    offer = Finishes(plan, predictor.plans(base.survey.problem)).written_out()
+    offer = predictor.finishes(plan, base.survey.problem).written_out()
     if offer is None or offer.gain_us < LEAST_SHARE * total_us:
         return None
     schedule = base.candidate.schedule
@@ -152,6 +155,30 @@ def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Cand
         base.candidate,
         schedule=msgspec.structs.replace(schedule, codegen=codegen),
         origin="written out",
+        reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {total_us:.1f} by prediction",
+    )
+
+
+def _tuned(
+    candidate: Candidate, survey: Survey, predictor: Predictor, total_us: float
+) -> Candidate | None:
+    """``candidate`` with block sizes of its kernels tuned; None where that is to save too little.
+
+    Each kernel is timed with few block sizes, the compiler's own among them, when it first runs: a
+    prediction that fails costs the time of trying.
+    """
+    plan = candidate.schedule.plan
+    assert plan is not None
+    if not predictor.savings or survey.rules is not None:
+        return None
+    offer = predictor.finishes(plan, survey.problem).tuned_by_prediction(LEAST_SHARE)
+    if offer is None:
+        return None
+    schedule = candidate.schedule
+    return msgspec.structs.replace(
+        candidate,
+        schedule=msgspec.structs.replace(schedule, codegen=on_top(schedule.codegen, offer)),
+        origin="blocks",
         reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {total_us:.1f} by prediction",
     )
 
@@ -168,7 +195,7 @@ def _in_common_launches(
     may = predictor.profile.kind == "cuda" and gains.may(["launches"])
     if not may or base.survey.rules is not None:
         return None
-    offers = Finishes(plan, predictor.plans(base.survey.problem)).each_together()
+    offers = predictor.finishes(plan, base.survey.problem).each_together()
     most_us = sum(offer.gain_us for offer in offers)
     saved_us = gains.launch_share * most_us
     if not offers or saved_us < LEAST_LAUNCHES * total_us:

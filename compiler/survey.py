@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -31,6 +31,7 @@ from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Candidate, Choice
 from fusewise.search.beam import Budget, beam_search
+from fusewise.search.finishing import Finishes
 from fusewise.search.repair import Keeping, repaired
 from fusewise.search.result import SearchResult, unsearched
 from fusewise.search.rules import Rulings
@@ -47,10 +48,17 @@ class Predictor:
     profile: DeviceProfile
     #: Microseconds of extern kernels by node signature.
     extern_us: Mapping[str, float]
+    #: Part of a kernel's time that other block sizes are expected to save, by signature, as far as
+    #: that is known.
+    savings: Mapping[str, float] = field(default_factory=dict)
 
     def plans(self, problem: Problem) -> PlanCost:
         """Costs of the plans of one problem."""
         return PlanCost(problem, self.profile, self.model, self.extern_us)
+
+    def finishes(self, plan: Plan, problem: Problem) -> Finishes:
+        """What is worth trying on a plan that its costs say nothing of."""
+        return Finishes(plan, self.plans(problem), self.savings)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ and decided by measuring. Measures and compiles nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,18 +105,41 @@ class PlannedKernel:
     family: tuple[str, bool, bool]
     #: Elements that it goes through.
     iterations: int
+    #: Part of its time that other block sizes are predicted to save; None where nothing is known.
+    saving: float | None = None
 
     @property
     def gain_us(self) -> float:
         """What tuning might save."""
+        if self.saving is not None:
+            return self.saving * self.us
         return min(max(self.us - self.least_us, 0.0), _MOST_GAIN * self.us)
+
+    @property
+    def hoped_us(self) -> float:
+        """The same, with what was gained elsewhere where nothing is known of the kernel."""
+        return self.gain_us if self.saving is not None else max(self.gain_us, _HOPED * self.us)
+
+    @property
+    def possible_us(self) -> float:
+        """What tuning might save at the most."""
+        return self.gain_us if self.saving is not None else _MOST_GAIN * self.us
 
 
 class Finishes:
     """Offers for one plan on one device."""
 
-    def __init__(self, plan: Plan, cost: PlanCost) -> None:
+    def __init__(
+        self, plan: Plan, cost: PlanCost, savings: Mapping[str, float] | None = None
+    ) -> None:
+        """Args:
+        plan: to make offers for.
+        cost: of plans of its problem.
+        savings: part of a kernel's time that other block sizes are predicted to save, by
+            signature, as far as they are known.
+        """
         self._plan = plan
+        self._savings = savings or {}
         self._problem = cost.problem
         self._launch_us = cost.profile.launch_us
         self._cores = cost.profile.cores
@@ -137,13 +160,15 @@ class Finishes:
     def _kernel(self, names: tuple[str, ...], us: float, least_us: float) -> PlannedKernel:
         nodes = [self._problem.node_by_name[name] for name in names]
         reductions = [node.rnumel for node in nodes if node.kind == "reduction"]
+        signature = group_signature(self._problem, names)
         return PlannedKernel(
             names,
             us,
             least_us,
-            group_signature(self._problem, names),
+            signature,
             (nodes[0].device, bool(reductions), max(reductions, default=1) > _LONG_REDUCTION),
             max(node.numel * node.rnumel for node in nodes),
+            self._savings.get(signature),
         )
 
     def few(self, most_descended: int = _MOST_TUNED) -> list[Offer]:
@@ -225,19 +250,16 @@ class Finishes:
         worth = [
             kernels
             for kernels in self._alike()
-            if kernels[0].us > _BARE * self._launch_us
-            and (
-                sum(k.gain_us for k in kernels) > _LEAST_SHARE * self.total_us / 2
-                or sum(k.us for k in kernels) > _HEAVY * self.total_us
-            )
-        ][:_MOST_TUNED]
-        gain = sum(max(k.gain_us, _HOPED * k.us) for kernels in worth for k in kernels)
-        possible = sum(_MOST_GAIN * k.us for kernels in worth for k in kernels)
+            if kernels[0].us > _BARE * self._launch_us and self._is_worth_tuning(kernels)
+        ]
+        # Of those that nothing is known of, the one that takes most of the time comes first.
+        worth = sorted(worth, key=lambda ks: -sum(k.hoped_us for k in ks))[:_MOST_TUNED]
+        gain = sum(k.hoped_us for kernels in worth for k in kernels)
+        possible = sum(k.possible_us for kernels in worth for k in kernels)
         if possible < _LEAST_SHARE * self.total_us:
             return None
         choices: list[Choice] = []
         for at, kernels in enumerate(worth):
-            # The one that takes most of the time is the first.
             tuning: Tuning = "descent" if at < most_descended else "autotune"
             choices += [blocks_choice(k.names[0], tuning) for k in kernels]
         share = sum(k.us for kernels in worth for k in kernels) / self.total_us
@@ -246,6 +268,30 @@ class Finishes:
             gain,
             f"{len(worth)} different kernels that take {share:.0%} of the time are tuned",
         )
+
+    def tuned_by_prediction(self, least_share: float) -> Offer | None:
+        """Block sizes of kernels that are known to gain; None where that is less than a share.
+
+        Args:
+            least_share: part of the plan's time that has to be gained together; a kernel, and what
+                is the same elsewhere in the plan, has to gain half of it.
+        """
+        worth = [
+            kernels
+            for kernels in self._alike()
+            if kernels[0].saving is not None
+            and sum(k.gain_us for k in kernels) > least_share * self.total_us / 2
+        ]
+        gain = sum(k.gain_us for kernels in worth for k in kernels)
+        if gain < least_share * self.total_us:
+            return None
+        choices = [blocks_choice(k.names[0], "descent") for kernels in worth for k in kernels]
+        return Offer(tuple(sorted(choices)), gain, f"{len(worth)} different kernels are tuned")
+
+    def _is_worth_tuning(self, kernels: Sequence[PlannedKernel]) -> bool:
+        gains = sum(k.gain_us for k in kernels) > _LEAST_SHARE * self.total_us / 2
+        unknown = all(k.saving is None for k in kernels)
+        return gains or (unknown and sum(k.us for k in kernels) > _HEAVY * self.total_us)
 
     def each_tuned(self) -> list[Offer]:
         """One offer for each different kernel, the one that takes most time first."""

@@ -22,14 +22,9 @@ from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import PyCodeCache
 
-from fusewise.compiler.inductor.block_sizes import (
-    can_be_tried,
-    compile_sizes,
-    load_kernel,
-    nearest,
-    with_several,
-)
+from fusewise.compiler.inductor.block_sizes import compile_sizes
 from fusewise.compiler.inductor.triton_ahead import triton_kernels
+from fusewise.compiler.inductor.worth_trying import most_ranked, worth_trying
 from fusewise.schedule.block_sizes import BlockSizes
 
 log = logging.getLogger(__name__)
@@ -77,7 +72,8 @@ def sizes_of_each() -> int:
 def _sizes(kernels: int) -> int:
     """How many for each of some kernels: what is asked for later has to wait until all are done."""
     processes = get_compile_threads()
-    return max(_FEWEST, min(_MOST, _EACH * processes, _TOGETHER * processes // max(1, kernels)))
+    most = max(_FEWEST, min(_MOST, _EACH * processes, _TOGETHER * processes // max(1, kernels)))
+    return min(most, most_ranked() or most)
 
 
 def compiling_s() -> float:
@@ -108,7 +104,7 @@ def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
         kernels = {path: (name, code) for name, path, code in _tuned(source)}
         new = {path: kernel for path, kernel in kernels.items() if path not in _asked}
         most = _sizes(len(new))
-        lists = {path: _worth_trying(path, name, code, most) for path, (name, code) in new.items()}
+        lists = {path: worth_trying(path, name, code, most) for path, (name, code) in new.items()}
         _submit({path: kernels[path][0] for path in lists}, lists)
 
 
@@ -124,22 +120,6 @@ def _tuned(source: str) -> list[tuple[str, str, str]]:
             _, path = PyCodeCache.write(code)
             found.append((name, path, code))
     return found
-
-
-def _worth_trying(path: str, name: str, code: str, most: int) -> list[BlockSizes]:
-    try:
-        kernel = load_kernel(path, name)
-        # Found in an earlier run: nothing is left to be tried.
-        known = any(getattr(c, "found_by_coordesc", False) for c in kernel.configs or ())
-        if known or not can_be_tried(kernel):
-            return []
-        _, more = PyCodeCache.write(with_several(code))
-        others = load_kernel(more, name).configs or ()
-        return nearest(kernel, others, most)
-    except Exception:
-        # Whoever loads the program tunes the kernel as Inductor does.
-        log.debug("no block sizes for %s", name, exc_info=True)
-        return []
 
 
 def _submit(names: Mapping[str, str], lists: Mapping[str, Sequence[BlockSizes]]) -> None:

@@ -51,9 +51,11 @@ from fusewise.compiler.inductor.interceptors import (
 from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.lowerings import Standing, can_stand, is_late, standing
 from fusewise.compiler.inductor.program import changed_settings
+from fusewise.compiler.inductor.tuned_ahead import TunedAhead
 from fusewise.compiler.inductor.tuning import only_generated, tuned_as_measured, tuned_warm
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import verdicts
+from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
 
@@ -116,6 +118,8 @@ class GraphCompile:
             _cache_tag(tag),
             prebuilt(library),
         ):
+            if tunings((schedule or Schedule()).codegen):
+                interceptor = TunedAhead(interceptor)
             return self._run(BuiltAhead(interceptor) if library else interceptor)
 
     def compile_blocks(self, schedule: Schedule, output: Any) -> None:

@@ -24,6 +24,7 @@ from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from fusewise.compiler.inductor.configurations import take_what_was_measured
+from fusewise.compiler.inductor.kernel_nodes import kernel_nodes
 from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import Tuning
@@ -49,7 +50,7 @@ class _Wanted:
 
     def settings_of(self, kernel: Any) -> dict[str, Any]:
         """What holds while the code of a kernel is written."""
-        names = _nodes(kernel) & self.tunings.keys()
+        names = kernel_nodes(kernel) & self.tunings.keys()
         self.found |= names
         settings = dict(self.settings)
         for name in names:
@@ -180,14 +181,3 @@ def _dispatch_codegen(kernel_class: Any) -> None:
             return original(self, *args, **kwargs)
 
     kernel_class.codegen_kernel = codegen_kernel
-
-
-def _nodes(kernel: Any) -> set[str]:
-    """Names of the scheduler nodes in a kernel, or in all kernels of one launch."""
-    kernels = getattr(kernel, "sub_kernels", None) or [kernel]
-    return {
-        str(node.get_name())
-        for one in kernels
-        if getattr(one, "features", None) is not None
-        for node in one.features.scheduler_nodes()
-    }

@@ -240,7 +240,8 @@ def test_collection_times_each_kernel_with_several(
     tally = run([station], items([spec], seed=0, limit=2, rounds=2, done=()), store)
     store.ingest()
     rows = store.block_samples()
-    assert tally.items == 4 and tally.kernels > tally.blocks == len(rows) > 0
+    # Kernels that differ only for the model of kernels may have one source.
+    assert tally.items == 4 and tally.kernels > tally.blocks >= len(rows) > 0
     for row in rows:
         assert row.device_key == station.device_key and store.graph(row.graph_key) is not None
         assert source_hash(row.name, row.source) == row.source_hash

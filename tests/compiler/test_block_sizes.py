@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightgbm
+import numpy as np
 import pytest
 
 pytest.importorskip("triton")
@@ -30,6 +32,14 @@ from fusewise.compiler.inductor.block_sizes import (
     sizes_of,
     with_several,
 )
+from fusewise.compiler.inductor.worth_trying import (
+    expected_saving,
+    most_ranked,
+    ranked_by,
+    worth_trying,
+)
+from fusewise.costmodel.block_model import BlockModel, BlockTrees
+from fusewise.costmodel.block_table import BLOCK_FEATURES
 from fusewise.schedule.block_sizes import BlockSizes
 
 _IMPORTS = """\
@@ -148,7 +158,7 @@ def written(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def worth_trying(write: Callable[[str], str], source: str, name: str, most: int) -> Any:
+def near_ones(write: Callable[[str], str], source: str, name: str, most: int) -> Any:
     kernel = load_kernel(write(source), name)
     others = load_kernel(write(with_several(source)), name)
     return kernel, nearest(kernel, others.configs, most)
@@ -163,7 +173,7 @@ def held(sizes: BlockSizes, others: int = 1) -> float:
 
 
 def test_inductors_own_come_first_and_then_what_is_near(written: Callable[[str], str]) -> None:
-    kernel, found = worth_trying(written, pointwise(), "triton_poi", 20)
+    kernel, found = near_ones(written, pointwise(), "triton_poi", 20)
     own = [sizes_of(config) for config in kernel.configs]
     assert found[: len(own)] == own
     assert len(found) == len(set(found)) == 20
@@ -178,7 +188,7 @@ def test_inductors_own_come_first_and_then_what_is_near(written: Callable[[str],
 def test_a_block_that_holds_rows_is_no_larger_than_its_threads_can_hold(
     written: Callable[[str], str],
 ) -> None:
-    kernel, found = worth_trying(written, persistent(), "triton_per", 24)
+    kernel, found = near_ones(written, persistent(), "triton_per", 24)
     own = [sizes_of(config) for config in kernel.configs]
     assert found[: len(own)] == own and len(found) > 8
     assert all(name == "XBLOCK" for sizes in found for name, _ in sizes.constants)
@@ -191,7 +201,7 @@ def test_a_block_that_holds_rows_is_no_larger_than_its_threads_can_hold(
 def test_each_size_of_a_kernel_that_loops_is_changed_first_by_itself(
     written: Callable[[str], str],
 ) -> None:
-    kernel, found = worth_trying(written, looped(), "triton_red", 32)
+    kernel, found = near_ones(written, looped(), "triton_red", 32)
     (own,) = (sizes_of(config) for config in kernel.configs)
     assert found[0] == own and len(found) == 32
     changed = [
@@ -236,6 +246,52 @@ def test_reductions_that_share_rows_are_left_alone(written: Callable[[str], str]
     kernel = load_kernel(written(persistent()), "triton_per")
     kernel.configs[0].kwargs["RSPLIT"] = 4
     assert not can_be_tried(kernel)
+
+
+@pytest.fixture(scope="module")
+def by_warps() -> BlockModel:
+    """By which a kernel is the faster the fewer warps it has, whatever else it is."""
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(800, len(BLOCK_FEATURES)))
+    at = [feature.name for feature in BLOCK_FEATURES].index("warps_change")
+    rows[:, at] = generator.integers(-4, 5, 800)
+    data = lightgbm.Dataset(rows, label=0.2 * rows[:, at])
+    settings = {"num_threads": 1, "verbosity": -1, "seed": 0, "deterministic": True}
+    trees = lightgbm.train(settings, data, num_boost_round=60).model_to_string()
+    return BlockModel(BlockTrees(trees=str(trees), kernels=800))
+
+
+def test_the_best_predicted_are_worth_trying(
+    written: Callable[[str], str], no_device: Path, by_warps: BlockModel
+) -> None:
+    code = looped(4096, 20_000)
+    path = written(code)
+    own = [sizes_of(config) for config in load_kernel(path, "triton_red").configs]
+    near = worth_trying(path, "triton_red", code, 32)
+    assert most_ranked() is None and len(near) == 32
+    assert expected_saving("triton_red", code) is None
+    with ranked_by(by_warps):
+        few = most_ranked()
+        assert few is not None
+        tried = worth_trying(path, "triton_red", code, few)
+        saving = expected_saving("triton_red", code)
+    assert len(tried) == few < len(near) and tried[: len(own)] == own
+    assert all(sizes.warps < min(o.warps for o in own) for sizes in tried[len(own) :])
+    fewest = min(sizes.warps for sizes in tried)
+    assert saving == pytest.approx(1 - 2 ** (0.2 * np.log2(fewest / own[0].warps)), abs=0.2)
+    assert saving > 0.1
+
+
+def test_of_a_kernel_that_the_model_cannot_read_the_nearest_are_tried(
+    written: Callable[[str], str], no_device: Path, by_warps: BlockModel
+) -> None:
+    code = looped().replace("r0_index + 65536 * xindex", "r0_index + ks0 * xindex")
+    path = written(code)
+    near = worth_trying(path, "triton_red", code, 6)
+    with ranked_by(by_warps):
+        assert expected_saving("triton_red", code) is None
+        assert worth_trying(path, "triton_red", code, 6) == near
+    assert len(near) == 6
 
 
 def program(*codes: str) -> str:

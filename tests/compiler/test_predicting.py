@@ -21,12 +21,14 @@ from fusewise.compiler.survey import Predictor, Survey
 from fusewise.costmodel.device import DeviceProfile, device_profile
 from fusewise.costmodel.gains import USUAL, Gains, gains_of
 from fusewise.costmodel.interface import FloatArray, Prediction
+from fusewise.costmodel.launches import is_loop
 from fusewise.costmodel.roofline import Roofline
 from fusewise.datasets.dataset import load
 from fusewise.datasets.store import default_store_path
 from fusewise.schedule.inlining import node_choice
-from fusewise.schedule.kernel_choices import combo_choice, combos
+from fusewise.schedule.kernel_choices import combo_choice, combos, tunings
 from fusewise.schedule.plan import Plan, unfused
+from fusewise.schedule.problem import group_signature
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
 from fusewise.search.result import unsearched
 
@@ -162,6 +164,33 @@ def test_where_launches_are_little_of_the_time_they_stay(h200: Any) -> None:
     problem, plan = of_family(h200, "generated/sgd")
     report = chosen([seen(predictor, problem, plan)], predictor)
     assert report.chosen == report.default
+
+
+def test_kernels_that_surely_gain_by_other_block_sizes_are_tuned(h200: Any) -> None:
+    problem, plan = of_family(h200, "generated/group_norm")
+    predictor = predictor_of(h200)
+    survey = seen(predictor, problem, plan)
+    untuned = chosen([survey], predictor).chosen
+    assert untuned is not None
+    costs = predictor.plans(problem).breakdown(plan)
+    loops = [group for group in costs if is_loop(problem, group.names)]
+    longest = max(loops, key=lambda group: group.us)
+    signature = group_signature(problem, longest.names)
+    savings = {signature: 0.5}
+    report = chosen([survey], replace(predictor, savings=savings))
+    assert report.chosen is not None and report.chosen.origin == "blocks"
+    tuned = tunings(report.chosen.schedule.codegen)
+    groups = [plan.groups[plan.group_of()[node]] for node in tuned]
+    assert {group_signature(problem, group) for group in groups} == {signature}
+    assert set(tuned.values()) == {"descent"}
+    # What it is built on stands in for it.
+    assert report.chosen.schedule.plan == untuned.schedule.plan
+    assert set(untuned.schedule.codegen) <= set(report.chosen.schedule.codegen)
+    assert report.instead == (None if untuned.baseline else untuned)
+    # Not for next to nothing, and not of kernels that the plan does not have.
+    for savings in ({signature: 0.001}, {"another": 0.5}):
+        same = chosen([survey], replace(predictor, savings=savings))
+        assert same.chosen == untuned
 
 
 def test_a_setting_is_taken_where_it_plainly_gains(h200: Any) -> None:

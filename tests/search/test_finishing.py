@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.kernel_choices import combos, tunings
 from fusewise.schedule.plan import Step, build_plan, is_acyclic
-from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
+from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem, group_signature
 from fusewise.schedule.reductions import shapes, split_choice
 from fusewise.schedule.schedule import Choice
 from fusewise.search.finishing import Finishes, on_top
@@ -67,6 +67,7 @@ def finishes(
     *needs: tuple[str, str],
     together: Sequence[tuple[str, str]] = (),
     device: DeviceProfile = GPU,
+    savings: Mapping[str, float] | None = None,
 ) -> Finishes:
     buffers = [Buffer(f"buf_{n.name}", 4 * n.numel, "float32", False, True, ()) for n in nodes]
     inputs = [
@@ -80,7 +81,10 @@ def finishes(
     steps = [Step("fuse", *pair) for pair in together]
     plan = build_plan([node.name for node in nodes], steps)
     assert is_acyclic(problem, plan.groups)
-    return Finishes(plan, PlanCost(problem, device, Roofline(device)))
+    by_signature = {
+        group_signature(problem, [node]): part for node, part in (savings or {}).items()
+    }
+    return Finishes(plan, PlanCost(problem, device, Roofline(device)), by_signature)
 
 
 def test_small_kernels_of_one_depth_share_launches() -> None:
@@ -173,6 +177,36 @@ def test_all_that_are_heavy_are_tuned_step_by_step_as_far_as_there_is_time() -> 
     assert some is not None
     descended = [name for name, how in tunings(some.choices).items() if how == "descent"]
     assert descended == ["large3", "large4"] and len(tunings(some.choices)) == 5
+
+
+def test_what_is_known_to_gain_nothing_is_not_tuned() -> None:
+    nodes = [kernel("good", LARGE), kernel("bad", LARGE + 1), kernel("unknown", LARGE + 2)]
+    found = finishes(nodes, savings={"good": 0.0, "bad": 0.4})
+    offer = found.tuned()
+    assert offer is not None
+    # By what is expected of them, which is little where nothing is known.
+    assert tunings(offer.choices) == {"bad": "descent", "unknown": "descent"}
+    only = found.tuned(1)
+    assert only is not None
+    assert tunings(only.choices) == {"bad": "descent", "unknown": "autotune"}
+    us = {k.names[0]: k.us for k in found.kernels}
+    assert offer.gain_us == pytest.approx(0.4 * us["bad"] + 0.05 * us["unknown"], rel=1e-3)
+
+
+def test_by_prediction_only_what_is_known_to_gain_is_tuned() -> None:
+    nodes = [kernel("good", LARGE), kernel("bad", LARGE + 1), kernel("unknown", LARGE + 2)]
+    nodes += [kernel("small", SMALL)]
+    savings = {"good": 0.001, "bad": 0.4, "small": 0.5}
+    offer = finishes(nodes, savings=savings).tuned_by_prediction(0.02)
+    assert offer is not None
+    assert tunings(offer.choices) == {"bad": "descent"}
+    assert finishes(nodes).tuned_by_prediction(0.02) is None
+    assert finishes(nodes, savings={"bad": 0.05}).tuned_by_prediction(0.02) is None
+    # Kernels that are alike count together.
+    alike = [kernel(f"k{i}", LARGE) for i in range(40)]
+    offer = finishes(alike, savings={"k0": 0.03}).tuned_by_prediction(0.02)
+    assert offer is not None
+    assert len(tunings(offer.choices)) == len(alike)
 
 
 def test_few_are_the_best_and_it_with_the_next() -> None:

@@ -1,0 +1,89 @@
+"""What other block sizes are expected to save of a graph's kernels, and that it is acted on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import pytest
+import torch
+
+import fusewise
+from fusewise.compiler.reports import GraphReport
+from fusewise.costmodel.block_model import BlockModel, BlockTrees
+from fusewise.costmodel.block_table import BLOCK_FEATURES
+from fusewise.costmodel.model_file import SavedModel, read_model, write_model
+from fusewise.costmodel.registry import find_model
+from fusewise.schedule.kernel_choices import tunings
+
+pytestmark = pytest.mark.gpu
+
+
+def by_warps(sign: float) -> BlockModel:
+    """By which the number of warps is all that matters; above 0, few are fast."""
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(800, len(BLOCK_FEATURES)))
+    at = [feature.name for feature in BLOCK_FEATURES].index("warps_change")
+    rows[:, at] = generator.integers(-4, 5, 800)
+    data = lightgbm.Dataset(rows, label=0.2 * sign * rows[:, at])
+    settings = {"num_threads": 1, "verbosity": -1, "seed": 0, "deterministic": True}
+    trees = lightgbm.train(settings, data, num_boost_round=60).model_to_string()
+    return BlockModel(BlockTrees(trees=str(trees), kernels=800))
+
+
+@pytest.fixture
+def model(home: Path) -> str:
+    """A model for this kind of device that expects much of fewer warps."""
+    saved = read_model(find_model("h200", home))
+    path = home / "warps.fusewise.json"
+    write_model(SavedModel(saved.model.with_blocks(by_warps(1.0)), saved.manifest), path)
+    return str(path)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * 2.0, -1) + x.sin()
+
+
+def predicted(store: Path, model: str, live: Any) -> GraphReport:
+    x = torch.randn(8192, 1000, device="cuda")
+    options = {"fusewise.mode": "predict", "fusewise.store": store, "fusewise.model": model}
+    known = len(fusewise.reports())
+    compiled = torch.compile(rows, backend="fusewise", options=options)
+    # The first run tunes.
+    for _ in range(2):
+        live.difference([compiled(x)], [rows(x)])
+    (report,) = fusewise.reports()[known:]
+    assert report.fallback is None and report.chosen is not None
+    return report
+
+
+def test_kernels_that_are_expected_to_gain_are_tuned(store: Path, model: str, live: Any) -> None:
+    report = predicted(store, model, live)
+    assert report.chosen is not None and report.chosen.origin == "blocks"
+    assert report.source == "predicted" and "by prediction" in report.chosen.reason
+    assert set(tunings(report.chosen.schedule.codegen).values()) == {"descent"}
+    assert report.candidates[0].baseline and not report.candidates[0].accepted
+    # Another process of the same store takes it over.
+    torch._dynamo.reset()
+    again = predicted(store, model, live)
+    assert again.source == "store" and again.chosen == report.chosen
+
+
+def test_without_a_model_of_block_sizes_none_are_tuned(store: Path, live: Any, home: Path) -> None:
+    saved = read_model(find_model("h200", home))
+    path = home / "plain.fusewise.json"
+    write_model(SavedModel(saved.model.with_blocks(None), saved.manifest), path)
+    report = predicted(store, str(path), live)
+    assert report.chosen is not None and not tunings(report.chosen.schedule.codegen)
+
+
+def test_a_contest_tries_what_is_expected_to_gain(store: Path, model: str, live: Any) -> None:
+    x = torch.randn(8192, 1000, device="cuda")
+    options = {"fusewise.store": store, "fusewise.model": model, "fusewise.budget_s": 60}
+    got = torch.compile(rows, backend="fusewise", options=options)(x)
+    live.difference([got], [rows(x)])
+    report = fusewise.reports()[-1]
+    assert report.source == "measured"
+    assert any(tunings(c.schedule.codegen) and c.measured_us for c in report.candidates)
