@@ -7,29 +7,46 @@ program, and kernels of other plans as far as they are the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+from fusewise.compiler.inductor.blocks_ahead import compile_blocks
 from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.triton_ahead import triton_kernels
 from fusewise.compiler.inductor.worth_trying import expected_saving
 from fusewise.compiler.survey import Survey
 from fusewise.schedule.problem import group_signature
 
+#: Part of a kernel's time that has to be expected for its block sizes to be compiled before it is
+#: known whether they are tried.
+_LIKELY: Final = 0.05
 
-def savings_of(
-    program: Program, nodes: Mapping[str, frozenset[str]], survey: Survey
+
+def kernel_savings(program: Program) -> dict[str, float]:
+    """Part of their time that other block sizes are expected to save of kernels, by their names.
+
+    What is likely to be tried is on its way in Inductor's pool by then.
+    """
+    kernels = {name: code for name, code, device in triton_kernels(program.source)}
+    found = {name: expected_saving(name, code) for name, code in kernels.items()}
+    known = {name: saving for name, saving in found.items() if saving is not None}
+    likely = {name: kernels[name] for name, saving in known.items() if saving > _LIKELY}
+    compile_blocks(likely, program.settings)
+    return known
+
+
+def by_signature(
+    savings: Mapping[str, float], nodes: Mapping[str, frozenset[str]], survey: Survey
 ) -> dict[str, float]:
-    """Part of a kernel's time that other block sizes are expected to save, by signature.
+    """The same by the signatures of groups.
 
     Args:
-        program: Inductor's own.
+        savings: of the kernels of Inductor's own program.
         nodes: of its kernels, by name.
         survey: of the graph under Inductor's own choices.
     """
     groups = {frozenset(group): group for group in survey.default_plan.groups}
-    found: dict[str, float] = {}
-    for name, code, device in triton_kernels(program.source):
-        group = groups.get(nodes.get(name, frozenset()))
-        saving = expected_saving(name, code) if group is not None and device == "cuda" else None
-        if group is not None and saving is not None:
-            found[group_signature(survey.problem, group)] = saving
-    return found
+    return {
+        group_signature(survey.problem, groups[nodes[name]]): saving
+        for name, saving in savings.items()
+        if nodes.get(name) in groups
+    }

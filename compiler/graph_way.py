@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from fusewise.compiler.block_savings import savings_of
+from fusewise.compiler.block_savings import by_signature, kernel_savings
 from fusewise.compiler.building import Building, start_building
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
@@ -232,6 +232,7 @@ class GraphWay:
         program: Program | None = None
         building: Building | None = None
         nodes: Mapping[str, frozenset[str]] = {}
+        savings: Mapping[str, float] = {}
         ranked = blocks_of(predictor.model) is not None and predictor.profile.kind == "cuda"
         if lowered is None and (job is not None or ranked):
             start = time.perf_counter()
@@ -242,6 +243,9 @@ class GraphWay:
             ):
                 program = graph.own_program()
             purse.own(time.perf_counter() - start, again=True)
+            if ranked:
+                with report.phase("block sizes"):
+                    savings = kernel_savings(program)
             if job is not None:
                 building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
         with report.phase("search"):
@@ -258,10 +262,7 @@ class GraphWay:
             )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
-        if nodes and program is not None:
-            with report.phase("block sizes"):
-                savings = savings_of(program, nodes, surveys[0])
-            predictor = replace(predictor, savings=savings)
+        predictor = replace(predictor, savings=by_signature(savings, nodes, surveys[0]))
         if job is None:
             choose_predicted(report, surveys, predictor)
             return _Decided(surveys, {})

@@ -96,16 +96,29 @@ def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
         source: the program.
         settings: Inductor's, that it was generated under.
     """
-    if _STEPS not in source:
-        return
+    if _STEPS in source:
+        compile_blocks({name: code for name, _, code in _tuned(source)}, settings)
+
+
+def compile_blocks(kernels: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+    """Have Inductor's pool compile the block sizes that kernels may be tuned to.
+
+    Whether a kernel says that it is tuned makes no difference to what is compiled. Waits for
+    nothing, and does nothing where there is no pool.
+
+    Args:
+        kernels: their sources by their names.
+        settings: Inductor's, that they were generated under.
+    """
     with inductor_config.patch(dict(settings)):
         if not AsyncCompile.use_process_pool():
             return
-        kernels = {path: (name, code) for name, path, code in _tuned(source)}
-        new = {path: kernel for path, kernel in kernels.items() if path not in _asked}
+        paths = {PyCodeCache.write(code)[1]: name for name, code in kernels.items()}
+        new = {path: name for path, name in paths.items() if path not in _asked}
         most = _sizes(len(new))
-        lists = {path: worth_trying(path, name, code, most) for path, (name, code) in new.items()}
-        _submit({path: kernels[path][0] for path in lists}, lists)
+        _submit(
+            new, {path: worth_trying(path, name, kernels[name], most) for path, name in new.items()}
+        )
 
 
 def _tunes_itself(code: str) -> bool:
