@@ -80,7 +80,7 @@ def _show_graph_diff(graph: GraphDifference, rows: int) -> None:
     if graph.present != "both":
         click.echo(f"{graph.kind} graph: only in the {graph.present} file")
         return
-    groups = f"{len(graph.only_first)} groups give way to {len(graph.only_second)}"
+    groups = f"{_many(len(graph.only_first), 'group')} give way to {len(graph.only_second)}"
     click.echo(f"{graph.kind} graph: {groups}")
     if graph.key:
         click.echo(f"  key differs in {', '.join(graph.key)}")
@@ -121,7 +121,7 @@ def show_check(checked: Sequence[CheckedGraph], plan: PlanFile) -> None:
         for part, same in graph.parts.items():
             if not same and part in PARTS:
                 click.echo(f"  {part}: {PARTS[part]}{_versions(part, plan)}")
-    if not all(graph.replays for graph in checked):
+    if any(graph.parts and not graph.replays for graph in checked):
         click.echo("`fusewise plan apply --partial` carries over what still matches")
 
 

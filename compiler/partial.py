@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusewise.compiler.carrying import Carried, carry_over
-from fusewise.compiler.inductor.choices import schedule_of
+from fusewise.compiler.inductor.choices import is_known, schedule_of
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.interceptors import LiveGraph
@@ -40,12 +40,14 @@ def partial_plan(graph: GraphCompile, planned: PlannedGraph, key: str) -> Partia
     """What of a plan holds for a changed graph: choices, and groups that match by signature.
 
     Choices about single nodes that are not there any more are left out, and so are those about
-    kernels: they go by names that are of the other graph.
+    kernels, which go by names that are of the other graph, and those of another version.
     """
     schedule = planned.schedule
     kernels = tuple(choice.name for choice in schedule.codegen if choice.of_part)
+    every = (*schedule.lowering, *(c for c in schedule.codegen if not c.of_part))
+    choices = tuple(choice for choice in every if is_known(choice))
+    foreign = tuple(choice.name for choice in every if choice not in choices)
     lost: tuple[str, ...] = ()
-    choices = (*schedule.lowering, *(c for c in schedule.codegen if not c.of_part))
     try:
         found = _partial_plan(graph, planned, key, choices)
     except FusewiseError:
@@ -54,7 +56,7 @@ def partial_plan(graph: GraphCompile, planned: PlannedGraph, key: str) -> Partia
             raise
         kept = tuple(choice for choice in choices if not choice.of_part)
         found = _partial_plan(graph, planned, key, kept)
-    return PartialPlan(found.schedule, found.carried, (*lost, *kernels))
+    return PartialPlan(found.schedule, found.carried, (*foreign, *lost, *kernels))
 
 
 def _partial_plan(

@@ -50,6 +50,9 @@ def visit_graphs(
         raise
     except Exception as error:
         cause = _raised(error)
+        if isinstance(cause, FusewiseError):
+            # Ours, wrapped by Inductor on its way through.
+            raise cause from error
         lines = str(cause).strip().splitlines()
         raise CorpusError(
             f"it does not run compiled: {type(cause).__name__}: {lines[0] if lines else ''}",

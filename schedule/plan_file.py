@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -16,7 +17,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.plan import Plan, Step, StepKind
+from fusewise.schedule.plan import Plan, Step, StepKind, build_plan
 from fusewise.schedule.schedule import SCHEMA, Candidate, Choice, Schedule
 
 #: Arrays and objects of plain values stand on one line up to this width.
@@ -206,6 +207,7 @@ def _read(graph: _WrittenGraph, path: str) -> PlannedGraph:
         known = {name for names in groups for name in names}
         steps = enumerate(graph.steps)
         plan = Plan(groups, tuple(_step(text, known, f"{path}.steps[{i}]") for i, text in steps))
+        _check_built(plan, path)
         group_us = [g.predicted_us for g in graph.groups if g.predicted_us is not None]
     return PlannedGraph(
         kind=graph.kind,
@@ -276,6 +278,23 @@ def _step(text: str, known: Collection[str], path: str) -> Step:
                 f"{text!r} names {name!r}, which is in none of its groups - at `{path}`"
             )
     return Step(kind, names[0], names[1], reorder)  # type: ignore[arg-type]
+
+
+def _check_built(plan: Plan, path: str) -> None:
+    """Refuse groups that are not what the steps put together: one of the two was edited."""
+    names = [name for group in plan.groups for name in group]
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise msgspec.ValidationError(f"{twice!r} is in two places - at `{path}.groups`")
+    try:
+        built = {frozenset(group) for group in build_plan(names, plan.steps).groups}
+    except PlanError as error:
+        raise msgspec.ValidationError(f"{error.cause} - at `{path}.steps`") from error
+    for i, group in enumerate(plan.groups):
+        if frozenset(group) not in built:
+            raise msgspec.ValidationError(
+                f"the steps do not make a group of {' '.join(group)} - at `{path}.groups[{i}]`"
+            )
 
 
 def _rendered(value: Any, indent: str) -> str:

@@ -313,6 +313,13 @@ def _patches(choices: Iterable[Choice], *, in_kernels: bool) -> dict[str, Any]:
     return patches
 
 
+def is_known(choice: Choice) -> bool:
+    """Whether this version has a choice of that name."""
+    if choice.of_part:
+        return choice.name[: choice.name.index(":") + 1] in _BY_PREFIX
+    return choice.name in _BY_NAME
+
+
 def _part_kind(choice: Choice) -> PartKind:
     prefix = choice.name[: choice.name.index(":") + 1]
     if prefix not in _BY_PREFIX:

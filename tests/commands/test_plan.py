@@ -202,18 +202,61 @@ def test_check_names_what_differs(invoke: Invoke, plan: Path, programs: Path, st
     assert shown.exit_code == 1 and "differs in graph" in shown.stdout
 
 
-def test_check_finds_a_plan_that_was_edited_into_something_illegal(
-    invoke: Invoke, plan: Path, programs: Path, store: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def illegal(plan: Path, tmp_path: Path) -> Path:
+    """The plan with all its groups joined, the last of them first."""
     content = json.loads(plan.read_text())
     graph = content["graphs"][0]
     apart = [group["nodes"] for group in graph["groups"]]
     graph["groups"] = [{"nodes": [node for nodes in apart for node in nodes]}]
+    first, *others = (nodes[0]["name"] for nodes in reversed(apart))
+    graph["steps"] += [f"fuse {first} {other}" for other in others]
     edited = tmp_path / "edited.json"
     edited.write_text(json.dumps(content))
-    result = invoke("plan", "check", edited, f"{programs}:first", "--store", store)
+    return edited
+
+
+def test_a_plan_that_was_edited_into_something_illegal(
+    invoke: Invoke, refused: Refused, illegal: Path, programs: Path, store: Path
+) -> None:
+    asked = (illegal, f"{programs}:first", "--store", store)
+    result = invoke("plan", "check", *asked)
     assert result.exit_code == 1
-    assert "replays" not in result.stdout.splitlines()[0]
+    assert "is illegal" in result.stdout.splitlines()[0]
+    assert "--partial" in result.stdout
+    refused(invoke("plan", "apply", *asked), "error: plan: group", "is illegal")
+    result = invoke("plan", "apply", *asked, "--partial", "--json")
+    assert result.exit_code == 0, result.output
+    (graph,) = json.loads(result.stdout)["graphs"]
+    assert graph["differs"] == []
+    (lost,) = graph["lost"]
+    assert lost["reason"]
+
+
+def test_a_choice_of_another_version_is_left_out_of_what_is_carried_over(
+    invoke: Invoke, refused: Refused, plan: Path, programs: Path, store: Path, tmp_path: Path
+) -> None:
+    content = json.loads(plan.read_text())
+    content["graphs"][0]["codegen"] = {"tile_twice": True}
+    edited = tmp_path / "edited.json"
+    edited.write_text(json.dumps(content))
+    asked = (edited, f"{programs}:first", "--store", store)
+    refused(invoke("plan", "apply", *asked), "unknown choice 'tile_twice'")
+    result = invoke("plan", "apply", *asked, "--partial", "--json")
+    assert result.exit_code == 0, result.output
+    (graph,) = json.loads(result.stdout)["graphs"]
+    assert (graph["lost_choices"], graph["lost"]) == (["tile_twice"], [])
+
+
+def test_a_program_without_graphs(
+    invoke: Invoke, refused: Refused, plan: Path, programs: Path, store: Path
+) -> None:
+    programs.with_name("plain.py").write_text("def plain():\n    return lambda: 3, ()\n")
+    asked = (plan, f"{programs.with_name('plain.py')}:plain", "--store", store)
+    result = invoke("plan", "check", *asked)
+    assert result.exit_code == 1
+    assert result.stdout == "inference graph: the program has no inference graph\n"
+    refused(invoke("plan", "apply", *asked), f"plan file {plan}", "nothing of it was applied")
 
 
 def test_apply_replays_exactly(
@@ -291,4 +334,12 @@ def test_bad_files_are_one_clear_error(
     content["graphs"][0]["steps"][0] = "melt op0 op1"
     older.write_text(json.dumps(content))
     refused(invoke("plan", "show", older), "melt op0 op1", "graphs[0].steps[0]")
+    content = json.loads(plan.read_text())
+    first, *_, last = content["graphs"][0]["groups"]
+    first["nodes"].append(last["nodes"].pop())
+    older.write_text(json.dumps(content))
+    refused(invoke("plan", "show", older), "older.json", "do not make a group of", "groups[0]")
+    first["nodes"].append(first["nodes"][0])
+    older.write_text(json.dumps(content))
+    refused(invoke("plan", "show", older), "older.json", "'op0' is in two places")
     refused(invoke("plan", "apply", plan, f"{programs}:none", "--store", store), "none")
