@@ -311,6 +311,14 @@ function start() {
     dataset.theme = dataset.theme === "dark" ? "light" : "dark";
     repaint();
   };
+  if (!REPORT.graphs.length) {
+    for (const part of document.querySelectorAll("form.find, main > section"))
+      part.hidden = part.id !== "summary";
+    byId("summary").replaceChildren(
+      el("p", { class: "notice" }, "The program has no graph that computes anything."),
+    );
+    return;
+  }
   byId("graphs").replaceChildren(
     ...REPORT.graphs.map((graph, at) =>
       el(
@@ -355,8 +363,7 @@ function start() {
     if (event.key === "n") step(1);
     if (event.key === "p") step(-1);
   });
-  if (REPORT.graphs.length) showGraph(0);
-  else byId("summary").replaceChildren(el("p", { class: "notice" }, "The program has no graph."));
+  showGraph(0);
 }
 
 start();

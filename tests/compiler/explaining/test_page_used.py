@@ -113,6 +113,17 @@ def test_nothing_is_asked_of_a_network(show: Show, small: ExplainedProgram) -> N
     assert len(urls) == 1 and urls.pop().startswith("file://")
 
 
+def test_a_program_without_graphs_says_so(show: Show) -> None:
+    page = show(ExplainedProgram(program="plain", fusewise="0", torch="2.13", graphs=()))
+    assert "no graph that computes anything" in page.text("#summary")
+    assert [s.get_attribute("id") for s in page.all("main > section") if s.is_displayed()] == [
+        "summary"
+    ]
+    assert not page.one("#query").is_displayed()
+    # No key does anything where there is nothing to see; what goes wrong would fail the test.
+    page.press("n", "p", "/", "\ue00c")
+
+
 def test_of_1500_nodes_only_what_is_in_sight_is_made(show: Show, make_explained: Make) -> None:
     explained = make_explained(nodes=1500)
     page, (graph,) = show(explained), explained.graphs
