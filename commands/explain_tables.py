@@ -260,7 +260,9 @@ def _show_fusions(graph: ExplainedGraph, shown: Filter) -> None:
     console = result_console()
     narrow = console.width < _NARROW
     columns = ("", "fusion", "score", "gain (90 %)", "reason", *([] if narrow else ["detail"]))
-    table = result_table(*columns, title=f"possible fusions: {_counts(graph)}")
+    # Above the table and not its title, which would be folded where the table is narrow.
+    click.echo(f"possible fusions: {_counts(graph)}")
+    table = result_table(*columns)
     # Codes are looked up, so they stand in one piece.
     codes = [len(fusion.reason) for fusion in rows[: shown.rows]]
     table.columns[4].width = max([len("reason"), *codes])
@@ -275,7 +277,8 @@ def _show_fusions(graph: ExplainedGraph, shown: Filter) -> None:
             f"{_number(fusion.predicted_gain_high_us)})",
             *reason,
         )
-    console.print(table)
+    if rows:
+        console.print(table)
     hidden = len(kept) - min(len(kept), shown.rows)
     left = len(graph.possible_fusions) - len(kept)
     notes = [f"{hidden} more with --rows"] if hidden else []
@@ -316,6 +319,8 @@ def _counts(graph: ExplainedGraph) -> str:
     taken = sum(f.taken for f in fusions)
     missed = sum(map(is_missed, fusions))
     text = f"{len(fusions)} pairs in {len(graph.rounds)} rounds, {taken} taken, {missed} missed"
+    ruled = sum(f.legal and f.reason == Refusal.RULE for f in fusions)
+    text += f", {ruled} forbidden by rules" if ruled else ""
     return f"{text}, {refused.total()} refused ({most})" if refused else text
 
 
@@ -325,7 +330,7 @@ def _mark(fusion: ExplainedFusion) -> str:
     if fusion.reason == Refusal.RULE:
         return "rule"
     if fusion.legal:
-        return "together" if fusion.reason == Refusal.ALREADY_TOGETHER else "missed"
+        return "together" if _together(fusion) else "missed" if is_missed(fusion) else "apart"
     return "refused"
 
 

@@ -13,7 +13,7 @@ from fusewise.compiler.inductor.fusion_trace import Asked, Fused, FusionTrace
 from fusewise.compiler.inductor.refusals import Refusal
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.plan import Plan
-from fusewise.search.rules import Rulings
+from fusewise.search.rules import Refused, Rulings
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ def explain_fusions(
         nodes = (*first.first_nodes, *first.second_nodes)
         together = _together(default_of, nodes)
         if rulings is not None:
-            fate = _ruled(fate, first, rulings)
+            fate = _ruled(fate, nodes, rulings)
+            if chosen is not None and chosen_of is not None and not _together(chosen_of, nodes):
+                fate = _ruled_by_now(fate, nodes, chosen, rulings)
         if together and fate.reason is Refusal.FUSED_ELSEWHERE:
             fate = replace(fate, reason=Refusal.ALREADY_TOGETHER)
         logged = dict.fromkeys(entry for asked in questions for entry in asked.logged)
@@ -163,14 +165,32 @@ class Fates:
         return text if score is None else f"{text} (score {'/'.join(map(str, score))})"
 
 
-def _ruled(fate: Fate, asked: Asked, rulings: Rulings) -> Fate:
+def _ruled(fate: Fate, nodes: Sequence[str], rulings: Rulings) -> Fate:
     """The fate under rules: forbidden where one says so, of the sides or within one of them."""
-    index = rulings.problem.index
-    names = (*asked.first_nodes, *asked.second_nodes)
-    refused = rulings.refused(sum(1 << index[name] for name in names))
+    refused = _refused(nodes, rulings)
+    return fate if refused is None else Fate(fate.legal, False, Refusal.RULE, refused.detail)
+
+
+def _ruled_by_now(fate: Fate, nodes: Sequence[str], chosen: Plan, rulings: Rulings) -> Fate:
+    """The fate of a legal pair whose sides the chosen plan has in groups of more.
+
+    The rule that forbids to join these is what keeps the pair apart, whatever came of it without.
+    """
+    if not fate.legal or fate.reason is Refusal.RULE:
+        return fate
+    group_of = chosen.group_of()
+    around = [chosen.groups[i] for i in dict.fromkeys(group_of[name] for name in nodes)]
+    refused = _refused([name for group in around for name in group], rulings)
     if refused is None:
         return fate
-    return Fate(fate.legal, False, Refusal.RULE, refused.detail)
+    by = tuple("_".join(group) for group in around if not set(group) <= set(nodes))
+    text = f"{refused.detail}, with {' and '.join(by)}"
+    return Fate(True, False, Refusal.RULE, text, by)
+
+
+def _refused(nodes: Sequence[str], rulings: Rulings) -> Refused | None:
+    index = rulings.problem.index
+    return rulings.refused(sum(1 << index[name] for name in nodes))
 
 
 def _together(group_of: Mapping[str, int], nodes: Sequence[str]) -> bool:

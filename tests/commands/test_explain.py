@@ -241,6 +241,22 @@ def _features(profile: DeviceProfile) -> Any:
     return Featurizer(problem, profile).batch([(node.name,) for node in nodes])
 
 
+def test_what_rules_forbid_is_counted_and_marked(explain: Invoke, tmp_path: Path) -> None:
+    given = tmp_path / "rules.toml"
+    given.write_text('[[rules]]\naction = "at_most"\nnodes = 1\n')
+    told = json.loads(explain("inference", "--rules", given, "--json").stdout)
+    pairs = told["graphs"][0]["possible_fusions"]
+    ruled = sum(f["legal"] and f["reason"] == "rule" for f in pairs)
+    assert ruled
+    text = explain("inference", "--rules", given, "--rows", "1000").stdout
+    assert f"{len(pairs)} pairs in" in text and f", {ruled} forbidden by rules" in text
+    marks = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+    assert "rule" in marks and "together" not in marks
+    # A table without rows is no table.
+    missed = explain("inference", "--rules", given, "--only", "missed").stdout
+    assert "0 missed" in missed and "│" not in missed
+
+
 def test_a_rule_that_names_nothing(explain: Invoke, tmp_path: Path) -> None:
     given = tmp_path / "rules.toml"
     given.write_text(

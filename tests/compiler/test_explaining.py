@@ -286,7 +286,15 @@ def test_a_rule_is_the_reason(norms: ExplainedGraph, store: Path) -> None:
     large = [f for f in graph.possible_fusions if len(f.a_nodes) + len(f.b_nodes) > 2]
     assert large and {(f.reason, f.taken) for f in large} == {("rule", False)}
     small = [f for f in graph.possible_fusions if len(f.a_nodes) + len(f.b_nodes) == 2]
-    assert small and all(f.reason != "rule" for f in small)
+    assert any(f.together_chosen for f in small)
+    for fusion in small:
+        # Allowed by itself: the rule keeps it apart where the sides are in kernels with others.
+        assert (fusion.reason == "rule") <= (not fusion.together_chosen), fusion
+        assert (fusion.reason != "rule") or fusion.blocked_by, fusion
+    later = [f for f in graph.possible_fusions if f.reason == Refusal.ALREADY_TOGETHER]
+    assert all(f.together_chosen for f in later)
+    before = {(f.a, f.b) for f in norms.possible_fusions if f.reason == Refusal.ALREADY_TOGETHER}
+    assert before & {(f.a, f.b) for f in small if f.reason == "rule"}
 
 
 def test_a_group_that_a_rule_forbids_is_not_fused_with_a_third(store: Path) -> None:
