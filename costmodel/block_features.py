@@ -84,6 +84,7 @@ def _of_kernel(facts: KernelFacts, tiles: Tiles) -> dict[str, float]:
         "operations": np.log2(1.0 + facts.operations),
         "special": np.log2(1.0 + facts.special),
         "together": facts.together,
+        "welford": facts.welford,
         "passes": facts.passes,
         "live": facts.live,
         "bytes": np.log2(max(float(different.sum()), 1.0)),
@@ -96,6 +97,8 @@ def _of_kernel(facts: KernelFacts, tiles: Tiles) -> dict[str, float]:
         "stored": part([access.doing != "load" for access in accesses]),
         "masked": part([bool(access.masked) for access in accesses]),
         "kept": part([access.eviction == "evict_last" for access in accesses]),
+        "looked_up": part([access.indirect for access in accesses]),
+        "run": np.log2(_run(tiles, _main(facts, tiles, whole))),
         "vector_most": _mean_log(tiles.vector_most * tiles.width, passed[:, None])[0],
         "multiprocessors": np.log2(facts.multiprocessors),
     }
@@ -162,11 +165,9 @@ def _of_sizes(facts: KernelFacts, tiles: Tiles, sizes: Sequence[BlockSizes]) -> 
 def _threads(
     facts: KernelFacts, tiles: Tiles, launch: _Launch, tile: Array, vector: Array
 ) -> dict[str, Array]:
-    """How the threads of a block lie in the access with the most bytes, loads first."""
+    """How the threads of a block lie in the main access."""
     _, along = tiles.spread(tile, launch.threads, vector)
-    doubled = np.array([1.0 + (access.doing == "load") for access in facts.accesses])
-    size = tiles.elements(launch.block[:, None])[:, 0] * tiles.width[:, 0]
-    main = int(np.argmax(size * doubled))
+    main = _main(facts, tiles, launch.numel[:, None])
     inner = tiles.order[0, main]
     row_threads: Array = along[launch.reduced, main].prod(axis=0)
     # Threads beside a row come before those that share it where it is not the inner dimension.
@@ -176,10 +177,21 @@ def _threads(
     rows_each = np.maximum(results / launch.threads * row_threads, 1.0)
     return {
         "run_threads": along[inner, main],
+        "runs": launch.block[inner] / _run(tiles, main),
         "row_threads": row_threads,
         "row_warps": np.minimum(np.minimum(row_warps, row_threads), launch.warps),
         "combining": 1.0 + facts.together * np.log2(row_threads) * rows_each,
     }
+
+
+def _main(facts: KernelFacts, tiles: Tiles, numel: Array) -> int:
+    """The access with the most bytes, loads before stores; ``numel`` [D, 1, 1]."""
+    doubled = np.array([1.0 + (access.doing == "load") for access in facts.accesses])
+    return int(np.argmax(tiles.elements(numel)[:, 0] * tiles.width[:, 0] * doubled))
+
+
+def _run(tiles: Tiles, main: int) -> float:
+    return float(tiles.runs[tiles.order[0, main], main])
 
 
 def _memory(

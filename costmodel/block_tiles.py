@@ -49,6 +49,8 @@ class Tiles:
         beyond = np.where(self._stride > SECTOR, self._stride, 0) % SECTOR
         self._aligned = (beyond == 0).all(axis=0)
         runs = np.array([[_run(access, dim) for access in accesses] for dim in dims], dtype=float)
+        #: Neighbours in memory of each access, along each dimension [D, A].
+        self.runs: Array = runs
         # The longest run first, of equals the last dimension.
         order = np.array(
             [

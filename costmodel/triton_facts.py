@@ -75,6 +75,8 @@ class KernelFacts:
     operations: int
     special: int
     together: int
+    #: Of the last: means with variances, and online softmax.
+    welford: int
     #: Loops over a reduction, one after the other.
     passes: int
     #: Most values that are kept at once between where they are computed and last used.

@@ -42,6 +42,7 @@ _TOGETHER: Final = frozenset(
     {"sum", "max2", "min2", "max", "min", "any", "prod", "reduce", "welford", "max_with_index",
      "min_with_index", "online_softmax_reduce", "associative_scan", "sort_with_index"}
 )  # fmt: skip
+_WELFORD: Final = frozenset({"welford", "online_softmax_reduce"})
 _SHARES: Final = 128
 #: What gives an access no address for each element.
 _NO_ADDRESSES: Final = frozenset({"make_block_ptr", "make_tensor_descriptor"})
@@ -93,7 +94,7 @@ class _Reader:
         self._names = Names({name: constant(number) for name, number in given})
         self._index_names = {f"{dim}index": dim for dim in self._numels}
         self._accesses: list[Access] = []
-        self._counts = {"operations": 0, "special": 0, "together": 0}
+        self._counts = {"operations": 0, "special": 0, "together": 0, "welford": 0}
         self._passes = 0
 
     def facts(self) -> KernelFacts:
@@ -185,6 +186,7 @@ class _Reader:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             self._counts["special"] += node.func.attr in _SPECIAL
             self._counts["together"] += node.func.attr in _TOGETHER
+            self._counts["welford"] += node.func.attr in _WELFORD
             self._counts["operations"] += node.func.attr in ("where", "maximum", "minimum", "fma")
 
     def access(self, call: ast.Call, doing: Doing, looped: frozenset[str]) -> str:

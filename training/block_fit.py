@@ -5,8 +5,11 @@ Deterministic: equal kernels and seeds give equal trees, bit for bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from fusewise.costmodel.block_model import BlockModel, BlockTrees
 from fusewise.costmodel.block_table import BLOCK_FEATURES
@@ -16,17 +19,18 @@ from fusewise.training.timed_blocks import BlockRows, TimedKernel, block_rows
 MIN_KERNELS: Final = 30
 #: What did best on families left out (docs/training.md).
 PARAMETERS: Final[dict[str, Any]] = {
-    "objective": "fair",
-    "fair_c": 0.2,
-    "num_leaves": 31,
+    "objective": "regression",
+    "num_leaves": 47,
     "learning_rate": 0.06,
-    "min_data_in_leaf": 20,
+    "min_data_in_leaf": 10,
     "feature_fraction": 0.5,
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
     "lambda_l2": 1.0,
 }
-TREES: Final = 200
+TREES: Final = 300
+#: Log of the ratio from which on sizes are equally bad: how bad is nothing to spend leaves on.
+_BAD: Final = math.log(2.0)
 #: So that equal rows give equal trees.
 _REPEATABLE: Final[dict[str, Any]] = {
     "num_threads": 1,
@@ -56,7 +60,7 @@ def grown(rows: BlockRows, *, seed: int, parameters: dict[str, Any], trees: int)
 
     data = lightgbm.Dataset(
         rows.features,
-        label=rows.log_ratio,
+        label=np.minimum(rows.log_ratio, _BAD),
         weight=rows.weight,
         feature_name=[feature.name for feature in BLOCK_FEATURES],
     )

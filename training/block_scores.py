@@ -23,7 +23,7 @@ from fusewise.training.timed_blocks import FULL_US, TimedKernel
 FIRST: Final = (1, 2, 4, 6)
 #: Expected ratios from which on the first size is taken without being timed, and the relative time
 #: by which it may be slower than Inductor's own and not count as slower.
-EXPECTED: Final = (0.98, 0.95, 0.9)
+EXPECTED: Final = (0.95, 0.9, 0.8, 0.7)
 _TOLERATED: Final = 0.01
 
 Order = Callable[[TimedKernel], npt.NDArray[np.intp]]
