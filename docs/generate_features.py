@@ -1,10 +1,12 @@
-"""Writes ``features.md`` from the feature table of the cost model."""
+"""Writes ``features.md`` from the feature tables of the cost model and the block model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
+from fusewise.costmodel.block_table import BLOCKS_VERSION, OF_KERNEL, OF_SIZES
+from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION, Feature
 
 _TEXT = """\
 # Features of the cost model
@@ -21,16 +23,40 @@ Units: `log2` columns hold log2(1 + x), since sizes span decades and trees split
 | column | name | unit | definition |
 | ---: | --- | --- | --- |
 {rows}
+
+## Of block sizes
+
+Written from `costmodel/block_table.py`. Version {blocks_version}, {blocks} features of a generated
+Triton kernel with some [block sizes](training.md#block-sizes), computed from its source: the
+{of_kernel} of the kernel, the {of_sizes} of the sizes, and for each of the latter how it differs
+from the same of Inductor's own first sizes (`..._change`). Here `log2` columns hold log2(x), so
+that a difference is a ratio.
+
+| column | name | unit | definition |
+| ---: | --- | --- | --- |
+{block_rows}
 """
 
 
 def page() -> str:
     """The page as it has to be."""
-    rows = "\n".join(
-        f"| {column} | `{feature.name}` | {feature.unit} | {feature.definition} |"
-        for column, feature in enumerate(FEATURES)
+    return _TEXT.format(
+        version=FEATURES_VERSION,
+        count=len(FEATURES),
+        rows=_rows(FEATURES),
+        blocks_version=BLOCKS_VERSION,
+        blocks=len(OF_KERNEL) + 2 * len(OF_SIZES),
+        of_kernel=len(OF_KERNEL),
+        of_sizes=len(OF_SIZES),
+        block_rows=_rows((*OF_KERNEL, *OF_SIZES)),
     )
-    return _TEXT.format(version=FEATURES_VERSION, count=len(FEATURES), rows=rows)
+
+
+def _rows(features: Sequence[Feature]) -> str:
+    return "\n".join(
+        f"| {column} | `{feature.name}` | {feature.unit} | {feature.definition} |"
+        for column, feature in enumerate(features)
+    )
 
 
 if __name__ == "__main__":
