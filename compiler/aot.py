@@ -94,7 +94,10 @@ def aoti_compile_and_package(
         observed=(),
     )
     compiler = _Compiler(session, file, path, outside_settings(configs))
-    return compile_and_package(exported, compiler, package_path, configs)
+    # What was planned is the graph to which parameters are inputs.
+    return compile_and_package(
+        exported, compiler, package_path, configs, parameters_read=file is not None
+    )
 
 
 @dataclass(frozen=True)

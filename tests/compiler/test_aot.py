@@ -239,6 +239,33 @@ def test_another_program_is_refused(
     assert torch._inductor.compile_fx.compile_fx_aot.__module__ == "torch._inductor.compile_fx"
 
 
+class Few(nn.Module):
+    """Parameters and a buffer of few elements, and a constant, whose values Inductor writes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(48, 3)
+        self.scale = nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("table", torch.randn(3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        steps = torch.tensor([1.0, 2.0, 4.0])
+        out: torch.Tensor = (self.linear(x.tanh()) * self.scale + self.table).softmax(-1) * steps
+        return out
+
+
+@pytest.mark.slow
+def test_parameters_of_few_elements_are_read_as_planned(store: Path, tmp_path: Path) -> None:
+    module, (x, _) = Few().eval(), _inputs("cpu")
+    plan = _plan(store, module, (x,), _alone)
+    few = torch.export.export(module, (x,))
+    path = tmp_path / "few.pt2"
+    package = fusewise.aoti_compile_and_package(few, plan=plan, package_path=path, store=store)
+    with torch.no_grad():
+        torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x), module(x))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
