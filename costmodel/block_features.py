@@ -158,8 +158,12 @@ def _of_sizes(facts: KernelFacts, tiles: Tiles, sizes: Sequence[BlockSizes]) -> 
     }
     memory = _memory(facts, tiles, launch, tile, vector)
     columns |= _resources(facts, launch, tiles, np.exp2(memory["turn_bytes"]) * launch.threads)
-    stages = np.array([float(size.stages) for size in sizes])
-    return {name: np.log2(found) for name, found in columns.items()} | memory | {"stages": stages}
+    logs: dict[str, Array] = {name: np.log2(found) for name, found in columns.items()}
+    stages = {
+        "stages": np.array([float(size.stages) for size in sizes]),
+        "loop_stages": np.array([float(dict(s.constants).get("NUM_STAGES", 0)) for s in sizes]),
+    }
+    return logs | memory | stages
 
 
 def _threads(

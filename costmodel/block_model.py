@@ -38,11 +38,18 @@ class BlockTrees(msgspec.Struct, frozen=True, kw_only=True):
     trees: str
     #: Kernels that it was fitted to.
     kernels: int = 0
+    #: Which kinds of kernels these are, by :func:`kind_of`; empty where nobody noted it.
+    kinds: tuple[str, ...] = ()
 
     @property
     def usable(self) -> bool:
         """Whether it was made for the features of this version."""
         return (self.version, self.digest) == (BLOCKS_VERSION, BLOCKS_DIGEST)
+
+
+def kind_of(facts: KernelFacts) -> str:
+    """What a kernel is, as far as trees that saw none like it know nothing of it."""
+    return f"{facts.kind} of mixed order" if facts.each_block is not None else facts.kind
 
 
 @dataclass(frozen=True)
@@ -101,13 +108,15 @@ class BlockModel:
             own: the first so many of these are Inductor's own, one at least.
 
         Returns:
-            None where the kernel is unknown: nothing can be said about it.
+            None where the kernel is unknown, or of a kind that it was not trained on.
 
         Raises:
             ModelError: the trees cannot be read.
         """
         facts = facts_of(source)
         if facts is None or not 0 < own <= len(sizes):
+            return None
+        if self.kept.kinds and kind_of(facts) not in self.kept.kinds:
             return None
         found = self.log_ratios(facts, sizes, sizes[0])
         ratios = np.exp(found - found[:own].min())

@@ -62,6 +62,7 @@ OF_SIZES: Final[tuple[Feature, ...]] = (
     Feature("held", "log2 positions", "positions of a block"),
     Feature("warps", "log2 warps", "warps of a block"),
     Feature("stages", "count", "stages of a pipelined loop"),
+    Feature("loop_stages", "count", "stages of a loop over results, where there is one"),
     Feature("each", "log2 positions", "positions of a block for each of its threads"),
     Feature("programs", "log2 blocks", "blocks that are launched"),
     Feature("share_out", "log2 blocks", "of these, for each multiprocessor"),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fusewise.costmodel.block_model import BlockModel, BlockTrees
+from fusewise.costmodel.block_model import BlockModel, BlockTrees, kind_of
 from fusewise.costmodel.block_table import BLOCK_FEATURES
 from fusewise.training.timed_blocks import BlockRows, TimedKernel, block_rows
 
@@ -51,7 +51,8 @@ def fit_blocks(
     # Rows in an order of their own, so that equal kernels give equal trees.
     ordered = sorted(kernels, key=lambda kernel: kernel.source)
     text = grown(block_rows(ordered), seed=seed, parameters=parameters, trees=trees)
-    return BlockModel(BlockTrees(trees=text, kernels=len(ordered)))
+    kinds = {kind_of(kernel.facts) for kernel in ordered if kernel.facts is not None}
+    return BlockModel(BlockTrees(trees=text, kernels=len(ordered), kinds=tuple(sorted(kinds))))
 
 
 def grown(rows: BlockRows, *, seed: int, parameters: dict[str, Any], trees: int) -> str:

@@ -101,6 +101,18 @@ def test_nothing_is_said_of_what_is_not_known(blocks: BlockModel, kernel_text: K
     assert blocks.log_ratios(facts, [], many_sizes()[0]).shape == (0,)
 
 
+def test_nothing_is_said_of_kinds_that_were_not_trained_on(
+    blocks: BlockModel, kernel_text: KernelText
+) -> None:
+    sizes = [BlockSizes((("RSPLIT_SIZE", 16), ("XBLOCK", x)), 4, 1) for x in (1, 2, 4)]
+    kinds = ("persistent_reduction", "pointwise")
+    some = BlockModel(msgspec.structs.replace(blocks.kept, kinds=kinds))
+    assert some.ranked(kernel_text("mixed_order"), sizes, 1) is None
+    assert some.ranked(kernel_text("column_sum"), many_sizes(), 1) is None
+    assert some.ranked(kernel_text("broadcast"), many_sizes(), 1) is not None
+    assert blocks.ranked(kernel_text("mixed_order"), sizes, 1) is not None
+
+
 def test_trees_that_are_none_are_refused_when_they_are_needed(kernel_text: KernelText) -> None:
     broken = BlockModel(BlockTrees(trees="no trees"))
     with pytest.raises(ModelError, match="cannot be read"):

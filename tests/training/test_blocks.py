@@ -107,6 +107,7 @@ def test_equal_kernels_and_seeds_give_equal_trees(
     fitted = [kernel for kernel in kernels if kernel.label != "family0"]
     assert fit_blocks(fitted[::-1], seed=3).kept == model.kept
     assert fit_blocks(fitted, seed=4).kept != model.kept
+    assert (model.kept.kernels, model.kept.kinds) == (48, ("pointwise",))
 
 
 def test_rows_are_of_what_could_be_timed(kernels: list[TimedKernel]) -> None:
