@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._inductor import config as inductor_config
 
 import fusewise
 from fusewise.compiler.inductor.origins import operations
+from fusewise.compiler.inductor.settings import portable_settings
 from fusewise.schedule.rules import RuleSet
 
 
@@ -81,7 +81,7 @@ def _selected(rules: RuleSet, gm: torch.fx.GraphModule) -> str:
 
 
 def _settings() -> str:
-    settings = inductor_config.save_config_portable()
+    settings = portable_settings()
     return "\n".join(f"{name}={_named(value)}" for name, value in sorted(settings.items()))
 
 

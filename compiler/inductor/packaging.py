@@ -101,7 +101,7 @@ def _install() -> None:
         self: inductor_graph.GraphLowering, target: str, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         if kept := _kept.get():
-            value = inductor_graph.getattr_recursive(self.module, target)
+            value = inductor_graph.getattr_recursive(self.module, target)  # type: ignore[arg-type]
             if isinstance(value, torch.Tensor) and value.numel() and value.data_ptr() in kept:
                 return self.add_tensor_constant(value, target)
         return original(self, target, args, kwargs)

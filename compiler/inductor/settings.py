@@ -62,8 +62,14 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 def outside_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """All settings as they are now with ``settings`` on top, those about packages left out."""
     own = {name: value for name, value in settings.items() if not name.startswith(_PACKAGING)}
+    with inductor_config.patch(own):
+        return portable_settings()
+
+
+def portable_settings() -> dict[str, Any]:
+    """All settings as they are now, but for what packages that were made before left in them."""
     written = {name: value for name, value in _WRITTEN.items() if name in known_settings()}
-    with inductor_config.patch(written | own):
+    with inductor_config.patch(written):
         return dict(inductor_config.save_config_portable())
 
 

@@ -81,6 +81,15 @@ def test_settings_device_and_model_have_parts_of_their_own(graph: Any) -> None:
         torch.set_float32_matmul_precision(precision)
 
 
+def test_what_packages_leave_behind_is_no_setting(graph: Any) -> None:
+    key = _key(graph)
+    name = "aot_inductor.metadata"
+    # Inductor writes it there for good when a package is made, whoever makes it.
+    with inductor_config.patch({name: {"AOTI_DEVICE_KEY": "cpu"}}):
+        assert "AOTI_DEVICE_KEY" in str(inductor_config.save_config_portable()[name])
+        assert _key(graph).key == key.key
+
+
 def test_forward_backward_and_inference_differ(live: Any) -> None:
     keys = [_key(g).key for name in ("rms_norm", "batch_norm") for g in live.captured(name)]
     assert len(set(keys)) == len(keys) == 4
