@@ -27,8 +27,17 @@ def show_why(why: Why, rows: int) -> None:
     console.print(_sides(why))
     if any(side.attribution.contributions for side in (*why.before, *why.after)):
         console.print(_features(why, min(rows, _FEATURES)))
-    else:
-        click.echo("  the roofline predicts: the greater of memory and arithmetic, plus the launch")
+    ours = "the greater of memory and arithmetic, plus the launch"
+    if not _by_trees(why):
+        click.echo(f"  the roofline predicts: {ours}")
+    elif len(_by_trees(why)) < len((*why.before, *why.after)):
+        click.echo(f"  where the roofline predicts, it is {ours}")
+
+
+def _by_trees(why: Why) -> list[Side]:
+    """Groups whose prediction is that of the trees; of others they are too uncertain."""
+    every = (*why.before, *why.after)
+    return [s for s in every if s.attribution.contributions and s.predicted_by != "roofline"]
 
 
 def _verdict(why: Why) -> str:
@@ -115,11 +124,12 @@ def _features(why: Why, most: int) -> Table:
             drivers[c.feature] = max(drivers.get(c.feature, 0.0), abs(c.shap))
     chosen = sorted(drivers, key=lambda name: (-drivers[name], name))[:most]
     headers = [f"{when} {shortened('+'.join(side.nodes), 24)}" for when, side in sides]
-    table = result_table(
-        "feature",
-        *headers,
-        title="what drives the predictions: value, and the factor it puts on the time (SHAP)",
+    drives = (
+        "what drives the predictions: value, and the factor it puts on the time (SHAP)"
+        if _by_trees(why)
+        else "what the trees say, too uncertain to count: value, and factor on the time (SHAP)"
     )
+    table = result_table("feature", *headers, title=drives)
     for name in chosen:
         table.add_row(name, *(_cell(side, name) for _, side in sides))
     return table

@@ -282,7 +282,8 @@ def report_rules(lowered: Lowered, rulings: Rulings, unmet: Sequence[Unmet]) -> 
     rules = lowered.rules
     names = [node.name for node in rulings.problem.nodes]
     conflicts = [
-        f"{rules.name(c.winner)} goes before {rules.name(c.loser)} on {c.pairs} pairs of nodes"
+        f"{rules.name(c.winner)} goes before {rules.name(c.loser)} on {c.pairs} "
+        f"{'pair' if c.pairs == 1 else 'pairs'} of nodes"
         for c in rulings.conflicts
     ]
     refused = [

@@ -106,13 +106,17 @@ def test_a_fusion_with_the_features_that_drive_it(
     more = ("--model", "made", "--why", why)
     result = invoke("explain", f"{targets}:inference", "--store", store, *more)
     assert result.exit_code == 0, result.output
-    assert "in one kernel" in result.stdout and "removed" in result.stdout
+    text = result.stdout
+    assert "in one kernel" in text and "removed" in text
     assert "SHAP" in result.stdout and "before" in result.stdout and "after" in result.stdout
     result = invoke("explain", f"{targets}:inference", "--store", store, *more, "--json")
     (graph,) = json.loads(result.stdout)["graphs"]
     assert graph["model"] != "roofline"
-    for side in (*graph["why"]["before"], *graph["why"]["after"]):
+    sides = (*graph["why"]["before"], *graph["why"]["after"])
+    for side in sides:
         assert side["attribution"]["contributions"]
+    assert ("what drives" in text) == any(side["predicted_by"] != "roofline" for side in sides)
+    assert ("too uncertain" in text) == all(side["predicted_by"] == "roofline" for side in sides)
 
 
 def test_what_does_not_exist_is_one_clear_error(explain: Invoke, refused: Refused) -> None:

@@ -264,6 +264,10 @@ function drawWhy(graph) {
     const c = side.attribution.contributions.find((one) => one.feature === name);
     return c ? `${plain(c.value)}: ×${c.factor.toFixed(2)}` : "–";
   };
+  // Where the trees are too uncertain the roofline predicts, whatever they say.
+  const byTrees = sides.some(
+    ([, s]) => s.attribution.contributions.length && s.predicted_by !== "roofline",
+  );
   host.replaceChildren(
     el("h2", { id: "why-title" }, `${why.a} with ${why.b}`),
     told(
@@ -300,12 +304,16 @@ function drawWhy(graph) {
       ? smallTable(
           ["feature", ...sides.map(([when, s]) => `${when} ${cut(s.nodes.join("+"), 24)}`)],
           features.map((name) => [name, ...sides.map(([, s]) => cell(s, name))]),
-          "What drives the predictions, as factors on the time",
+          "What the trees say, as factors on the time",
         )
+      : "",
+    byTrees
+      ? ""
       : el(
           "p",
           { class: "hint" },
-          "The roofline predicts: the greater of memory and arithmetic, plus the launch.",
+          "The roofline predicts: the greater of memory and arithmetic, plus the launch." +
+            (features.length ? " What the trees say is too uncertain to count." : ""),
         ),
   );
 }

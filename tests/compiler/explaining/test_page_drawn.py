@@ -272,6 +272,12 @@ def test_one_fusion_is_told_with_what_drives_it(show: Show, small: ExplainedProg
     for part in ("op0 with op1", "removed", "1.00 µs (-10 to 13)", "99.0 µs", "taken", "no time"):
         assert part in told
     assert "before op0+op1" in told and "2: ×1.65" in told
+    assert "The roofline predicts" not in told
+    rough = [msgspec.structs.replace(s, predicted_by="roofline") for s in (*why.before, *why.after)]
+    why = msgspec.structs.replace(why, before=(rough[0],), after=tuple(rough[1:]))
+    page = show(msgspec.structs.replace(small, graphs=(msgspec.structs.replace(graph, why=why),)))
+    told = page.text("#why")
+    assert "too uncertain to count" in told and "The roofline predicts" in told
     assert not show(small).one("#why").is_displayed()
 
 
