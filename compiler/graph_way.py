@@ -5,6 +5,7 @@ Raises where it fails; whoever sent the graph on it steps back to Inductor's own
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -45,7 +46,9 @@ from fusewise.costmodel.block_model import blocks_of
 from fusewise.costmodel.gains import gains_of
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
-from fusewise.schedule.schedule import Candidate
+from fusewise.schedule.schedule import Candidate, Schedule
+
+log = logging.getLogger(__name__)
 
 #: Choices that a graph is looked at under beside Inductor's own, by mode: a look takes about a
 #: tenth of the time that Inductor's own compile does.
@@ -74,6 +77,8 @@ class GraphWay:
         self._report = report
         #: What others are held to, compiled; None where it was not.
         self.default_output: Any | None = None
+        #: What was chosen, compiled; None where it was not yet.
+        self._output: Any | None = None
         #: What was compiled in the hope that it is chosen.
         self._ahead: Ahead | None = None
         #: What deciding may cost.
@@ -189,13 +194,16 @@ class GraphWay:
     def _decide_meanwhile(
         self, key: GraphKey, predictor: Predictor, job: GraphJob | None
     ) -> _Decided:
-        """Decide while Inductor's own compile waits, which goes on only if that was chosen."""
+        """Decide while Inductor's own compile waits, which goes on under what was chosen.
+
+        Where it cannot, as where that is lowered otherwise, it ends there.
+        """
         report = self._report
         decided: list[_Decided] = []
         failures: list[Exception] = []
         spent = 0.0
 
-        def decide() -> bool:
+        def decide() -> Schedule | bool:
             nonlocal spent
             # So far the graph was lowered.
             self._purse.own(time.perf_counter() - began, again=True)
@@ -207,14 +215,30 @@ class GraphWay:
                 return True
             finally:
                 spent = time.perf_counter() - start
-            assert report.chosen is not None
-            return report.chosen.origin == "default"
+            chosen = report.chosen
+            assert chosen is not None
+            if chosen.origin == "default":
+                return True
+            ahead = decided[0].ahead
+            compiled = ahead is not None and ahead.schedule == chosen.schedule
+            return False if compiled else chosen.schedule
 
         began = time.perf_counter()
-        self.default_output = self._graph.compile_after(decide, measured=job is not None)
+        try:
+            output = self._graph.compile_after(decide, measured=job is not None)
+        except Exception:
+            if not decided or report.chosen is None or report.chosen.origin == "default":
+                raise
+            # Compiling what was chosen by itself tells why.
+            log.debug("the compile that went on failed", exc_info=True)
+            output = None
         report.seconds["compile default"] = time.perf_counter() - began - spent
         if failures:
             raise failures[0]
+        if report.chosen is not None and report.chosen.origin != "default":
+            self._output = output
+        else:
+            self.default_output = output
         # Where nothing waited, the compiled graph came out of Inductor's cache.
         if decided:
             return decided[0]
@@ -311,6 +335,8 @@ class GraphWay:
         """Compile what was chosen; if that does not compile, what the report has instead of it."""
         report, chosen = self._report, self._report.chosen
         assert chosen is not None
+        if self._output is not None:
+            return self._output
         while chosen.origin != "default":
             try:
                 return self._compile(chosen)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +24,7 @@ from torch._inductor.exc import InductorError
 from fusewise.compiler.inductor.aside import COPY_SETTINGS, can_work_aside, work_aside
 from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, await_blocks
 from fusewise.compiler.inductor.built_ahead import BuiltAhead
+from fusewise.compiler.inductor.cache_keys import cache_key
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.compiling_ahead import (
     Ahead,
@@ -49,7 +51,7 @@ from fusewise.compiler.inductor.interceptors import (
     Surveyor,
 )
 from fusewise.compiler.inductor.kernels import kernels_by
-from fusewise.compiler.inductor.lowerings import Standing, can_stand, is_late, standing
+from fusewise.compiler.inductor.lowerings import Lowered, Standing, can_stand, is_late, standing
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.tuned_ahead import TunedAhead
 from fusewise.compiler.inductor.tuning import only_generated, tuned_as_measured, tuned_warm
@@ -58,6 +60,8 @@ from fusewise.schedule.inlining import verdicts
 from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
@@ -105,22 +109,23 @@ class GraphCompile:
         kernels as they are measured, built together.
         """
         forget_strides()
+        with self._in_force(schedule), _inlining(schedule or Schedule()).active():
+            return self._run(_building(schedule, interceptor))
+
+    @contextmanager
+    def _in_force(self, schedule: Schedule | None) -> Iterator[None]:
+        """What holds for all of a compile under a schedule."""
         tag = "" if schedule is None else f"fusewise-{schedule.id}"
         rules = None if schedule is None else self.rules
         if rules is not None:
             tag += f"-{rules.id}"
-        library = "" if schedule is None else kernel_library()
-        inlining = _inlining(schedule or Schedule())
         with (
             self.settings(schedule),
-            inlining.active(),
             kernels_by(schedule or Schedule(), rules),
             _cache_tag(tag),
-            prebuilt(library),
+            prebuilt("" if schedule is None else kernel_library()),
         ):
-            if tunings((schedule or Schedule()).codegen):
-                interceptor = TunedAhead(interceptor)
-            return self._run(BuiltAhead(interceptor) if library else interceptor)
+            yield
 
     def compile_blocks(self, schedule: Schedule, output: Any) -> None:
         """Have Inductor's pool compile what kernels of a compiled graph may still be tuned to.
@@ -144,7 +149,7 @@ class GraphCompile:
             return Ahead(schedule, output, told_strides(), told_counts())
 
     def compile_after(
-        self, visit: Callable[[], bool], *, measured: bool, cached: bool = True
+        self, visit: Callable[[], Schedule | bool], *, measured: bool, cached: bool = True
     ) -> Any | None:
         """Compile as Inductor does, and have ``visit`` look at the graph once it is lowered.
 
@@ -154,19 +159,27 @@ class GraphCompile:
         of a forward graph are the ones that the backward graph is compiled for.
 
         Args:
-            visit: whether the compile is to go on.
+            visit: whether the compile is to go on, or under which other schedule it is. It does not
+                where that is lowered otherwise, or no code can be generated for it.
             measured: whether kernels are those that were built to be measured.
 
         Returns:
             The output code; None where the compile did not go on.
         """
         inlining = _inlining(Schedule(), record=True)
+        tuned: list[Schedule] = []
 
         def wait(waiting: Standing) -> None:
             waiting.start_with(inlining)
             self._waiting = waiting
             try:
-                if not visit():
+                wanted = visit()
+                if isinstance(wanted, Schedule):
+                    going_on.enter_context(self._in_force(wanted))
+                    tuned.append(wanted)
+                    wanted = self._goes_on_as(wanted)
+                    key.change(copy_graph(self.gm))
+                if not wanted:
                     tell_strides(waiting.graph, self.example_inputs)
                     raise _GivenUpError
             finally:
@@ -180,10 +193,29 @@ class GraphCompile:
             standing(wait) if can_stand() else nullcontext(),
             prebuilt(kernel_library() if measured else ""),
             tuned_as_measured() if measured else tuned_warm(),
+            cache_key() as key,
             suppress(_GivenUpError),
+            ExitStack() as going_on,
         ):
-            return self._run(None)
+            output = self._run(None)
+            if tuned:
+                self.compile_blocks(tuned[0], output)
+            return output
         return None
+
+    def _goes_on_as(self, schedule: Schedule) -> bool:
+        """Whether the compile that waits can go on under a schedule, whose code it has then."""
+        assert self._waiting is not None
+        inlining = _inlining(schedule, record=True)
+        building = _building(schedule, Applier(schedule.plan))
+        assert building is not None
+        try:
+            lowered = self._build_waiting(schedule, building, inlining)
+        except Exception:
+            # Compiling it by itself tells why.
+            log.debug("does not go on under %s", schedule.id, exc_info=True)
+            return False
+        return lowered is not None and self._waiting.go_on_with(lowered)
 
     def own_program(self) -> Program:
         """Inductor's own program; where a compile waits, the one that it goes on with."""
@@ -215,7 +247,7 @@ class GraphCompile:
         inlining = _inlining(schedule, record=True)
         surveyor = Surveyor(visit, inlining, watch, then)
         with suppress(SurveyedError, GeneratedError):
-            if not self._build_waiting(schedule, surveyor, inlining):
+            if self._build_waiting(schedule, surveyor, inlining) is None:
                 self._lower(schedule, StopAtProgram(surveyor), inlining)
         if not surveyor.visited:
             raise RuntimeError("Inductor ended without scheduling the graph")
@@ -234,7 +266,7 @@ class GraphCompile:
         Raises:
             PlanError: the plan, or a choice about a node, is illegal for this graph.
         """
-        if not self._build_waiting(schedule, applier, _inlining(schedule, record=True)):
+        if self._build_waiting(schedule, applier, _inlining(schedule, record=True)) is None:
             self.generate_through(schedule, StopAtProgram(applier))
         if applier.program is None:
             raise RuntimeError("Inductor ended without generating a program")
@@ -303,13 +335,13 @@ class GraphCompile:
             self._lower(schedule, stop, _inlining(schedule))
 
     def _build_waiting(
-        self, schedule: Schedule, interceptor: Surveyor | Applier, inlining: Inlining
-    ) -> bool:
-        """Whether a compile waits on whose lowering, or on a like one, code could be generated."""
+        self, schedule: Schedule, interceptor: Interceptor, inlining: Inlining
+    ) -> Lowered | None:
+        """The lowering that code was generated from; None where no compile of the graph waits."""
         waiting = self._waiting
         patches = config_patches((*schedule.lowering, *schedule.codegen))
         if waiting is None or not is_late(patches):
-            return False
+            return None
         try:
             with self.settings(schedule), kernels_by(schedule, self.rules), only_generated():
                 lowered, decided = waiting.lowered(patches, schedule, inlining)
@@ -322,7 +354,7 @@ class GraphCompile:
         except Exception as error:
             # As Inductor does with what goes wrong in a whole compile.
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
-        return True
+        return lowered
 
     def _lower(self, schedule: Schedule, interceptor: Interceptor, inlining: Inlining) -> None:
         with (
@@ -370,6 +402,15 @@ def compile_whole(
         inner_compile=compile_graph,
         config_patches=dict(inductor_options),
     )
+
+
+def _building(schedule: Schedule | None, interceptor: Interceptor | None) -> Interceptor | None:
+    """``interceptor``, and kernels of the program built together before they are loaded."""
+    if schedule is None:
+        return interceptor
+    if tunings(schedule.codegen):
+        interceptor = TunedAhead(interceptor)
+    return BuiltAhead(interceptor) if kernel_library() else interceptor
 
 
 def _inlining(schedule: Schedule, *, record: bool = False) -> Inlining:

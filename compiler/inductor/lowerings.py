@@ -75,6 +75,8 @@ class Lowered:
         # Scheduling fixes layouts, removes buffers and numbers what it makes.
         owners = [graph, graph.sizevars, *_built(graph)]
         self._graphs = [owner for owner in owners if isinstance(owner, _Graph)]
+        #: What was generated from it last.
+        self.code: Any = None
         self._saved = [(owner, _attributes(owner)) for owner in owners]
 
     def restore(self) -> None:
@@ -91,8 +93,8 @@ class Lowered:
         for graph in self._graphs:
             graph.workspace_id = itertools.count()
         with V.set_graph_handler(self.graph), V.set_extern_kernel_nodes([]):
-            code, _ = self.graph.codegen()
-        return str(code.value)
+            self.code = self.graph.codegen()
+        return str(self.code[0].value)
 
 
 def _attributes(owner: Any) -> dict[str, Any]:
@@ -148,7 +150,7 @@ class Standing:
         return self._own.graph
 
     def go_on(self) -> Any:
-        """Have the compile go on as if nothing had been; gives the code that it generates."""
+        """Have the compile go on; gives its code, its own where nothing else was wanted."""
         if self._generated is not None:
             code, generated = self._generated
             generated.restore()
@@ -166,6 +168,17 @@ class Standing:
             code = self._codegen(self.graph)
             self._generated = code, Lowered(self.graph)
         return str(self._generated[0][0].value)
+
+    def go_on_with(self, lowered: Lowered) -> bool:
+        """Have the compile go on with what was generated last from a lowering of the graph.
+
+        Returns:
+            Whether it will: not with another lowering than its own, of which it knows nothing.
+        """
+        if lowered is not self._own or lowered.code is None:
+            return False
+        self._generated = lowered.code, Lowered(self.graph)
+        return True
 
     def start_with(self, inlining: Inlining) -> None:
         """Say what was decided in the lowering of the compile that waits."""

@@ -15,6 +15,7 @@ from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks
 from fusewise.compiler.inductor.hooks import Interceptor
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.triton_ahead import await_kernels
+from fusewise.compiler.inductor.tuning import only_generated
 
 _Nodes = list[inductor_scheduler.BaseSchedulerNode]
 #: Seconds that the pool is waited for.
@@ -44,5 +45,6 @@ class TunedAhead(Interceptor):
         if self._inner is not None:
             self._inner.module(graph, source)
         settings = changed_settings()
-        ask_for_blocks(source, settings)
-        await_kernels(source, settings, _COMPILING_S)
+        with only_generated():
+            ask_for_blocks(source, settings)
+            await_kernels(source, settings, _COMPILING_S)

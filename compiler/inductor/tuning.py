@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
+from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from fusewise.compiler.inductor.configurations import take_what_was_measured
@@ -106,8 +107,12 @@ def tuned_warm() -> Iterator[None]:
 
 @contextmanager
 def tuned_as_measured() -> Iterator[None]:
-    """Have kernels of this context take the block sizes that the measuring process found."""
+    """Have kernels of this context take the block sizes that the measuring process found.
+
+    While code is written none is loaded, however: Inductor's pool compiles what it meets.
+    """
     _dispatch_keys()
+    _dispatch_generating()
     with tuned_warm(), holding(_as_measured, True):
         yield
 
@@ -121,6 +126,18 @@ def only_generated() -> Iterator[None]:
     """
     with holding(_as_measured, False):
         yield
+
+
+@once
+def _dispatch_generating() -> None:
+    original = GraphLowering.codegen
+
+    @functools.wraps(original)
+    def codegen(self: GraphLowering) -> Any:
+        with only_generated() if _as_measured.get() else nullcontext():
+            return original(self)
+
+    GraphLowering.codegen = codegen  # type: ignore[method-assign]
 
 
 @once

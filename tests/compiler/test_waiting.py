@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
+from torch._inductor.utils import fresh_cache
 
 from fusewise.compiler.inductor import aside
 from fusewise.compiler.inductor.choices import variants
-from fusewise.compiler.inductor.interceptors import Program
+from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.looking import survey_all
 from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.plan import unfused
+from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.schedule import Choice, Schedule
 
 
@@ -44,6 +46,10 @@ def _captured(live: Any) -> Any:
     inputs = (torch.randn(64, 96), torch.randn(96, 96), torch.randn(96))
     (graph,) = live.capture(live.UserProgram(attending, inputs))
     return graph
+
+
+def _apart(graph: Any) -> Plan:
+    return unfused([node.name for node in graph.surveyed.problem.nodes])
 
 
 def _meanwhile(graph: Any, work: Callable[[], Any]) -> tuple[Any, Program]:
@@ -114,10 +120,59 @@ def test_a_compile_that_is_not_wanted_any_more_ends(live: Any) -> None:
         assert graph.compile.generate(Schedule()).source
 
 
+def test_a_compile_goes_on_under_another_schedule(live: Any) -> None:
+    graph = _captured(live)
+    apart = Schedule(plan=_apart(graph), codegen=(Choice("parallel_grain", 2048),))
+    hits = counters["inductor"]
+
+    def compiled(schedule: Schedule | None) -> Any:
+        before = hits["fxgraph_cache_hit"]
+        interceptor = None if schedule is None else Applier(schedule.plan)
+        output = graph.compile.compile(schedule, interceptor)
+        return output.source_code, hits["fxgraph_cache_hit"] - before
+
+    with (
+        graph.context(),
+        inductor_config.patch(fx_graph_cache=True),
+        fresh_cache(),
+    ):
+        own, wanted = (graph.compile.generate(s).source for s in (Schedule(), apart))
+        output = graph.compile.compile_after(lambda: apart, measured=False)
+        assert output is not None
+        assert _code(output.source_code) == _code(wanted) != _code(own)
+        # Inductor keeps it as that schedule's, and its own code is none of that.
+        assert compiled(apart) == (output.source_code, 1)
+        source, hit = compiled(None)
+        assert (_code(source), hit) == (_code(own), 0)
+
+
+def _code(source: str) -> str:
+    """A program without the comments, and the folder that stands in them."""
+    return "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("#"))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(plan=unfused(["op0"])),
+        Schedule(lowering=(Choice("inline_reads", 16),)),
+        Schedule(lowering=(Choice("node:nowhere", "store"),)),
+    ],
+    ids=["no plan", "lowered otherwise", "no node"],
+)
+def test_a_compile_does_not_go_on_under_what_it_cannot_be(live: Any, schedule: Schedule) -> None:
+    graph = _captured(live)
+    with graph.context(), inductor_config.patch(fx_graph_cache=False):
+        own = graph.compile.generate(Schedule()).source
+        assert graph.compile.compile_after(lambda: schedule, measured=False) is None
+        # And nothing of it is in force afterwards.
+        assert graph.compile.generate(Schedule()).source == own
+
+
 def test_aotautograd_is_told_the_strides_of_a_compile_that_ends_early(live: Any) -> None:
     graph = _captured(live)
     told = []
-    for goes_on in (True, False):
+    for goes_on in (True, Schedule(plan=_apart(graph)), False):
         with (
             graph.context(),
             TracingContext.report_output_strides() as strides,
@@ -125,7 +180,7 @@ def test_aotautograd_is_told_the_strides_of_a_compile_that_ends_early(live: Any)
         ):
             graph.compile.compile_after(lambda goes_on=goes_on: goes_on, measured=False)
             told.append(list(strides or ()))
-    assert told[0] == told[1]
+    assert told[0] == told[1] == told[2]
     assert (96 + 96, 1) in told[1]
 
 
