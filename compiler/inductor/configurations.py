@@ -28,6 +28,7 @@ from torch._inductor.codecache import PyCodeCache
 from fusewise.compiler.inductor.assembler import use_pools_assembler
 from fusewise.compiler.inductor.block_sizes import sizes_of
 from fusewise.compiler.inductor.launchers import (
+    agree,
     can_be_repeated,
     launch_of,
     load_sizes,
@@ -148,6 +149,10 @@ def _dispatch_steps(kernel_class: Any) -> None:
         began = time.time_ns()
         launchers = _loaded(self, launcher, offered)
         chosen = _fastest(self, launchers, clock, args, kwargs) or launcher
+        if chosen is not launcher and not agree(self, launcher, chosen, args, kwargs):
+            # A compiler may fail at what it rarely meets.
+            log.warning("%s computes something else with %s", self.fn.__name__, chosen.config)
+            chosen = launcher
         log.debug(
             "%s: %s of %d for %s",
             self.fn.__name__,
