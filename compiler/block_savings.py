@@ -6,6 +6,8 @@ program, and kernels of other plans as far as they are the same.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,6 +18,10 @@ from fusewise.compiler.inductor.worth_trying import expected_saving
 from fusewise.compiler.survey import Survey
 from fusewise.schedule.problem import group_signature
 
+#: Kernels of a program that are read, the largest: each takes hundredths of a second.
+_MOST_READ: Final = 32
+#: How the sizes of a kernel's loops stand in its source.
+_HINTS: Final = re.compile(r"size_hints=\{([^}]*)\}")
 #: Part of a kernel's time that has to be expected for its block sizes to be compiled before it is
 #: known whether they are tried.
 _LIKELY: Final = 0.05
@@ -26,7 +32,9 @@ def kernel_savings(program: Program) -> dict[str, float]:
 
     What is likely to be tried is on its way in Inductor's pool by then.
     """
-    kernels = {name: code for name, code, device in triton_kernels(program.source)}
+    every = {name: code for name, code, device in triton_kernels(program.source)}
+    largest = sorted(every, key=lambda name: -_iterations(every[name]))[:_MOST_READ]
+    kernels = {name: every[name] for name in largest}
     found = {name: expected_saving(name, code) for name, code in kernels.items()}
     known = {name: saving for name, saving in found.items() if saving is not None}
     likely = {name: kernels[name] for name, saving in known.items() if saving > _LIKELY}
@@ -50,3 +58,9 @@ def by_signature(
         for name, saving in savings.items()
         if nodes.get(name) in groups
     }
+
+
+def _iterations(code: str) -> int:
+    """Iterations of a kernel, as far as its source tells."""
+    hints = _HINTS.search(code)
+    return math.prod(map(int, re.findall(r": *(\d+)", hints[1]))) if hints else 0

@@ -40,7 +40,7 @@ def sizes_of(config: Any) -> BlockSizes:
 
 def config_of(sizes: BlockSizes, like: Any) -> Any:
     """The configuration of Triton's with these sizes, in all else like another of the kernel."""
-    made = copy.deepcopy(like)
+    made = copy.copy(like)
     made.kwargs = dict(sizes.constants)
     made.num_warps, made.num_stages = sizes.warps, sizes.stages
     # What Inductor notes on a configuration is how it was found.
@@ -122,7 +122,8 @@ def _steps(kernel: Any, config: Any) -> Iterator[BlockSizes]:
         if value is None:
             continue
         for other in tuner.get_neighbour_values(name, value, radius=1):
-            made = copy.deepcopy(config)
+            made = copy.copy(config)
+            made.kwargs = dict(config.kwargs)
             set_field(made, name, other)
             if tuner.is_valid_config(made) and _is_sound(kernel, made):
                 yield sizes_of(made)

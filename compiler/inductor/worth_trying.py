@@ -7,6 +7,7 @@ Loads a kernel's source, compiles and runs nothing.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,11 @@ log = logging.getLogger(__name__)
 #: these, the best predicted.
 _ASKED_ABOUT: Final = 96
 _TRIED: Final = 6
+
+#: By the id of the model and the source: a kernel is asked about more than once in a compile.
+_rankings: OrderedDict[tuple[str, str], Ranking | None] = OrderedDict()
+#: Kernels whose rankings are remembered.
+_REMEMBERED: Final = 256
 
 _model: ContextVar[BlockModel | None] = ContextVar("fusewise_block_model", default=None)
 
@@ -97,8 +103,13 @@ def _ranking(kernel: Any, code: str, name: str) -> Ranking | None:
     model = _model.get()
     if model is None:
         return None
-    near = nearest(kernel, _others(code, name), _ASKED_ABOUT)
-    return model.ranked(code, near, len(kernel.configs))
+    key = (model.id, code)
+    if key not in _rankings:
+        near = nearest(kernel, _others(code, name), _ASKED_ABOUT)
+        _rankings[key] = model.ranked(code, near, len(kernel.configs))
+        while len(_rankings) > _REMEMBERED:
+            _rankings.popitem(last=False)
+    return _rankings[key]
 
 
 def _others(code: str, name: str) -> list[Any]:
