@@ -45,6 +45,7 @@ from fusewise.compiler.survey import Predictor, Survey, default_candidate
 from fusewise.costmodel.block_model import blocks_of
 from fusewise.costmodel.gains import gains_of
 from fusewise.schedule.errors import MeasureError, PlanError
+from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
 from fusewise.schedule.schedule import Candidate, Schedule
 
@@ -178,6 +179,7 @@ class GraphWay:
             decided = self._decide_meanwhile(key, predictor, job)
         self._ahead = decided.ahead
         output = self._compile_chosen()
+        self._note_blocks(output)
         remember(
             session.store,
             report,
@@ -359,12 +361,22 @@ class GraphWay:
         assert report.chosen is not None
         return self._compile(report.chosen)
 
+    def _note_blocks(self, output: Any) -> None:
+        """Keep with what was chosen the block sizes that it was measured with."""
+        report, chosen = self._report, self._report.chosen
+        if chosen is None or not tunings(chosen.schedule.codegen):
+            return
+        found = self._graph.found_blocks(chosen.schedule, output)
+        report.chosen = msgspec.structs.replace(chosen, blocks=found)
+        report.candidates = [report.chosen if c is chosen else c for c in report.candidates]
+
     def _compile(self, chosen: Candidate) -> Any:
         with self._report.phase("compile"):
             if chosen.origin == "default":
                 return self._graph.compile(None, None)
             if self._ahead is not None and self._ahead.schedule == chosen.schedule:
                 return self._ahead.take()
-            output = self._graph.compile(chosen.schedule, Applier(chosen.schedule.plan))
+            applier = Applier(chosen.schedule.plan)
+            output = self._graph.compile(chosen.schedule, applier, chosen.blocks)
             self._graph.compile_blocks(chosen.schedule, output)
             return output

@@ -13,13 +13,16 @@ import torch
 import fusewise
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
+from fusewise.compiler.inductor.found_blocks import found_blocks
 from fusewise.compiler.inductor.graph_key import GraphKey
 from fusewise.compiler.inductor.interceptors import LiveGraph
+from fusewise.compiler.inductor.kernel_nodes import noting_kernels
 from fusewise.compiler.survey import Predictor
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph, PlannedNode
 from fusewise.schedule.problem import Problem
-from fusewise.schedule.schedule import Schedule, problem_key
+from fusewise.schedule.schedule import Choice, Schedule, problem_key
 
 #: A part of the key that has no say in whether a plan fits: which model predicted.
 _NOT_COMPARED = "model"
@@ -98,6 +101,11 @@ def planned_graph(
         )
 
     graph.survey((*schedule.lowering, *schedule.codegen), look)
+    blocks: tuple[Choice, ...] = ()
+    if tunings(schedule.codegen):
+        with noting_kernels() as nodes:
+            program = graph.generate(schedule)
+        blocks = found_blocks(program.source, nodes, schedule.codegen)
     problem = found[0]
     predicted_us: float | None = None
     group_us: tuple[float, ...] = ()
@@ -116,6 +124,7 @@ def planned_graph(
         predicted_us=predicted_us,
         measured_us=measured_us,
         default_us=default_us,
+        blocks=blocks,
     )
 
 

@@ -17,7 +17,7 @@ import msgspec
 from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.errors import StoreError
 from fusewise.schedule.problem import Problem
-from fusewise.schedule.schedule import Candidate, CandidateStatus, Schedule
+from fusewise.schedule.schedule import Candidate, CandidateStatus, Choice, Schedule
 
 DeviceKind = Literal["cpu", "cuda"]
 GraphKind = Literal["forward", "backward", "inference"]
@@ -142,6 +142,8 @@ class CandidateSummary(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0
     error: float | None = None
     peak_bytes: int | None = None
+    #: Block sizes that tuning came to, by kernel.
+    blocks: tuple[Choice, ...] = ()
     status: CandidateStatus = "predicted"
     accepted: bool = False
     reason: str = ""

@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from fusewise.schedule.block_sizes import parse_sizes
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import Plan, Step, StepKind, build_plan
 from fusewise.schedule.schedule import SCHEMA, Candidate, Choice, Schedule
@@ -53,6 +54,8 @@ class PlannedGraph(msgspec.Struct, frozen=True, kw_only=True):
     measured_us: float | None = None
     #: Measured time of the compiler's own schedule beside it.
     default_us: float | None = None
+    #: What tuning came to: the block sizes of kernels, each by the choice to have it tuned.
+    blocks: tuple[Choice, ...] = ()
 
     def candidate(self, reason: str = "") -> Candidate:
         """The schedule as what a graph is compiled by, with the times that were written down."""
@@ -63,6 +66,7 @@ class PlannedGraph(msgspec.Struct, frozen=True, kw_only=True):
             groups=len(plan.groups) if plan is not None else 0,
             predicted_us=self.predicted_us,
             measured_us=self.measured_us,
+            blocks=self.blocks,
             accepted=True,
             reason=reason,
         )
@@ -95,6 +99,7 @@ class _WrittenGraph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     key: dict[str, str]
     lowering: dict[str, bool | int | float | str] = {}
     codegen: dict[str, bool | int | float | str] = {}
+    tuned: dict[str, str] = {}
     #: None where the compiler's own fusion is used.
     groups: tuple[_WrittenGroup, ...] | None = None
     steps: tuple[str, ...] = ()
@@ -220,7 +225,19 @@ def _read(graph: _WrittenGraph, path: str) -> PlannedGraph:
         predicted_us=graph.predicted_us,
         measured_us=graph.measured_us,
         default_us=graph.default_us,
+        blocks=_tuned(graph, f"{path}.tuned"),
     )
+
+
+def _tuned(graph: _WrittenGraph, path: str) -> tuple[Choice, ...]:
+    for name, text in graph.tuned.items():
+        if name not in graph.codegen:
+            raise msgspec.ValidationError(f"{name!r} is no choice of its codegen - at `{path}`")
+        try:
+            parse_sizes(text)
+        except PlanError as error:
+            raise msgspec.ValidationError(f"{error.cause} - at `{path}`") from error
+    return _choices(graph.tuned)
 
 
 def _written(graph: PlannedGraph) -> _WrittenGraph:
@@ -246,6 +263,7 @@ def _written(graph: PlannedGraph) -> _WrittenGraph:
         key=graph.key_parts,
         lowering={choice.name: choice.value for choice in schedule.lowering},
         codegen={choice.name: choice.value for choice in schedule.codegen},
+        tuned={choice.name: str(choice.value) for choice in graph.blocks},
         groups=groups,
         steps=tuple(map(_told, schedule.plan.steps)) if schedule.plan is not None else (),
     )

@@ -79,6 +79,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     error: float | None = None
     #: Most bytes allocated at one time, inputs included; None where it was not measured.
     peak_bytes: int | None = None
+    #: What tuning came to: the block sizes of kernels, each by the choice to have it tuned.
+    blocks: tuple[Choice, ...] = ()
     status: CandidateStatus = "predicted"
     #: Whether it may take the place of the default; the fastest that may is chosen.
     accepted: bool = False

@@ -23,6 +23,7 @@ from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.block_sizes import compile_sizes
+from fusewise.compiler.inductor.found_blocks import Told
 from fusewise.compiler.inductor.triton_ahead import triton_kernels
 from fusewise.compiler.inductor.worth_trying import most_ranked, worth_trying
 from fusewise.schedule.block_sizes import BlockSizes
@@ -119,6 +120,17 @@ def compile_blocks(kernels: Mapping[str, str], settings: Mapping[str, Any]) -> N
         _submit(
             new, {path: worth_trying(path, name, kernels[name], most) for path, name in new.items()}
         )
+
+
+def compile_told(told: Iterable[Told]) -> None:
+    """Have the pool compile kernels with the block sizes that they know, and wait for it."""
+    kernels = {one.path: one for one in told}
+    if not kernels or not AsyncCompile.use_process_pool():
+        return
+    names = {path: one.name for path, one in kernels.items()}
+    _submit(names, {path: [one.sizes] for path, one in kernels.items()})
+    futures = [f for path in kernels for f in _asked[path].futures.values()]
+    wait(futures, _COMPILING_S)
 
 
 def _tunes_itself(code: str) -> bool:

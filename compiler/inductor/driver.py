@@ -11,7 +11,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -38,6 +38,7 @@ from fusewise.compiler.inductor.configurations import offer_blocks
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.fallbacks import meet_fallbacks
+from fusewise.compiler.inductor.found_blocks import found_blocks
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.interceptors import (
@@ -50,6 +51,7 @@ from fusewise.compiler.inductor.interceptors import (
     SurveyedError,
     Surveyor,
 )
+from fusewise.compiler.inductor.kernel_nodes import noting_kernels
 from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.lowerings import Lowered, Standing, can_stand, is_late, standing
 from fusewise.compiler.inductor.program import changed_settings
@@ -90,6 +92,11 @@ class GraphCompile:
     #: Lowerings to build on while a compile of the graph waits; None where none does.
     _waiting: Standing | None = field(default=None, init=False, repr=False, compare=False)
 
+    #: Nodes of the kernels of the last compile that tunes some, by their names.
+    _kernels: Mapping[str, frozenset[str]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
     def __post_init__(self) -> None:
         """Whether a process compiles its first graph or its hundredth makes no difference."""
         meet_fallbacks(self.gm)
@@ -101,31 +108,46 @@ class GraphCompile:
             return "backward"
         return "inference" if self.kwargs.get("is_inference") else "forward"
 
-    def compile(self, schedule: Schedule | None, interceptor: Interceptor | None) -> Any:
+    def compile(
+        self,
+        schedule: Schedule | None,
+        interceptor: Interceptor | None,
+        blocks: Sequence[Choice] = (),
+    ) -> Any:
         """Compile to the end, through Inductor's caches, and return Inductor's output code.
 
         ``schedule`` None is Inductor as it is: same code, same cache entries. Any other schedule
         enters the cache key, so that two plans of one graph can never share code, and takes its C++
-        kernels as they are measured, built together.
+        kernels as they are measured, built together. ``blocks`` are block sizes that its kernels
+        were found to be the fastest with.
         """
         forget_strides()
-        with self._in_force(schedule), _inlining(schedule or Schedule()).active():
-            return self._run(_building(schedule, interceptor))
+        inlining = _inlining(schedule or Schedule())
+        with self._in_force(schedule) as nodes, inlining.active():
+            return self._run(_building(schedule, interceptor, nodes, blocks))
 
     @contextmanager
-    def _in_force(self, schedule: Schedule | None) -> Iterator[None]:
-        """What holds for all of a compile under a schedule."""
+    def _in_force(self, schedule: Schedule | None) -> Iterator[Mapping[str, frozenset[str]]]:
+        """What holds for all of a compile under a schedule.
+
+        Yields:
+            The nodes of its kernels by their names, once they are generated.
+        """
         tag = "" if schedule is None else f"fusewise-{schedule.id}"
         rules = None if schedule is None else self.rules
         if rules is not None:
             tag += f"-{rules.id}"
+        tunes = schedule is not None and bool(tunings(schedule.codegen))
+        noting: AbstractContextManager[Mapping[str, frozenset[str]]] = nullcontext({})
         with (
             self.settings(schedule),
             kernels_by(schedule or Schedule(), rules),
             _cache_tag(tag),
             prebuilt("" if schedule is None else kernel_library()),
+            noting_kernels() if tunes else noting as nodes,
         ):
-            yield
+            self._kernels = nodes
+            yield nodes
 
     def compile_blocks(self, schedule: Schedule, output: Any) -> None:
         """Have Inductor's pool compile what kernels of a compiled graph may still be tuned to.
@@ -141,6 +163,17 @@ class GraphCompile:
         with self.settings(schedule), tuned_as_measured():
             ask_for_blocks(source, {})
             offer_blocks(await_blocks(source, _TUNING_S))
+
+    def found_blocks(self, schedule: Schedule, output: Any) -> tuple[Choice, ...]:
+        """Block sizes that kernels of the graph that was compiled last have come to by now.
+
+        Args:
+            schedule: that it was compiled under.
+            output: Inductor's output code.
+        """
+        source = getattr(output, "source_code", None) or ""
+        with self.settings(schedule):
+            return found_blocks(source, self._kernels, schedule.codegen)
 
     def compile_ahead(self, schedule: Schedule, interceptor: Interceptor) -> Ahead:
         """:meth:`compile` while another compile of the graph waits, which may yet go on."""
@@ -175,9 +208,9 @@ class GraphCompile:
             try:
                 wanted = visit()
                 if isinstance(wanted, Schedule):
-                    going_on.enter_context(self._in_force(wanted))
+                    nodes = going_on.enter_context(self._in_force(wanted))
                     tuned.append(wanted)
-                    wanted = self._goes_on_as(wanted)
+                    wanted = self._goes_on_as(wanted, nodes)
                     key.change(copy_graph(self.gm))
                 if not wanted:
                     tell_strides(waiting.graph, self.example_inputs)
@@ -203,11 +236,11 @@ class GraphCompile:
             return output
         return None
 
-    def _goes_on_as(self, schedule: Schedule) -> bool:
+    def _goes_on_as(self, schedule: Schedule, nodes: Mapping[str, frozenset[str]]) -> bool:
         """Whether the compile that waits can go on under a schedule, whose code it has then."""
         assert self._waiting is not None
         inlining = _inlining(schedule, record=True)
-        building = _building(schedule, Applier(schedule.plan))
+        building = _building(schedule, Applier(schedule.plan), nodes)
         assert building is not None
         try:
             lowered = self._build_waiting(schedule, building, inlining)
@@ -404,12 +437,17 @@ def compile_whole(
     )
 
 
-def _building(schedule: Schedule | None, interceptor: Interceptor | None) -> Interceptor | None:
+def _building(
+    schedule: Schedule | None,
+    interceptor: Interceptor | None,
+    nodes: Mapping[str, frozenset[str]],
+    blocks: Sequence[Choice] = (),
+) -> Interceptor | None:
     """``interceptor``, and kernels of the program built together before they are loaded."""
     if schedule is None:
         return interceptor
     if tunings(schedule.codegen):
-        interceptor = TunedAhead(interceptor)
+        interceptor = TunedAhead(interceptor, nodes, blocks)
     return BuiltAhead(interceptor) if kernel_library() else interceptor
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
@@ -55,13 +55,16 @@ def await_pool(timeout_s: float) -> bool:
     return bool(AsyncCompile.use_process_pool())
 
 
-def await_kernels(source: str, settings: Mapping[str, Any], timeout_s: float) -> bool:
+def await_kernels(
+    source: str, settings: Mapping[str, Any], timeout_s: float, but: Collection[str] = ()
+) -> bool:
     """Wait until a program's Triton kernels are compiled, or have failed to.
 
     Args:
         source: the program.
         settings: Inductor's, that it was generated under.
         timeout_s: seconds to wait at most.
+        but: names of kernels that need not be.
 
     Returns:
         Whether any pool was at work on all of them: a process that loads the program then finds
@@ -69,7 +72,7 @@ def await_kernels(source: str, settings: Mapping[str, Any], timeout_s: float) ->
     """
     until = time.monotonic() + timeout_s
     with inductor_config.patch(dict(settings)):
-        kernels = list(triton_kernels(source))
+        kernels = [kernel for kernel in triton_kernels(source) if kernel[0] not in but]
         if not kernels or not AsyncCompile.use_process_pool():
             return not kernels
         # All are asked for before any is waited for.

@@ -9,14 +9,17 @@ import lightgbm
 import numpy as np
 import pytest
 import torch
+from torch._inductor.utils import fresh_cache
 
 import fusewise
+from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.reports import GraphReport
 from fusewise.costmodel.block_model import BlockModel, BlockTrees
 from fusewise.costmodel.block_table import BLOCK_FEATURES
 from fusewise.costmodel.model_file import SavedModel, read_model, write_model
 from fusewise.costmodel.registry import find_model
-from fusewise.schedule.kernel_choices import tunings
+from fusewise.schedule.kernel_choices import blocks_choice, tunings
+from fusewise.schedule.schedule import Choice, Schedule
 
 pytestmark = pytest.mark.gpu
 
@@ -87,3 +90,16 @@ def test_a_contest_tries_what_is_expected_to_gain(store: Path, model: str, live:
     report = fusewise.reports()[-1]
     assert report.source == "measured"
     assert any(tunings(c.schedule.codegen) and c.measured_us for c in report.candidates)
+
+
+def test_block_sizes_that_were_found_before_are_those_that_run(live: Any) -> None:
+    """Where nothing is in Inductor's caches."""
+    (graph,) = live.capture(
+        live.UserProgram(lambda x: x.sin() * 2, (torch.randn(1 << 20, device="cuda"),))
+    )
+    (name,) = (node.name for node in graph.surveyed.problem.nodes)
+    schedule = Schedule(plan=graph.surveyed.default, codegen=(blocks_choice(name, "descent"),))
+    told = (Choice(f"blocks:{name}", "XBLOCK=512 warps=2 stages=1"),)
+    with fresh_cache(), graph.context():
+        output = graph.compile.compile(schedule, Applier(schedule.plan), told)
+        assert graph.compile.found_blocks(schedule, output) == told

@@ -21,6 +21,7 @@ pytest.importorskip("triton")
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, shutdown_compile_workers
 from torch._inductor.runtime import triton_helpers
+from torch._inductor.utils import fresh_cache
 
 from fusewise.compiler.inductor import blocks_ahead, configurations
 from fusewise.compiler.inductor.block_sizes import (
@@ -32,6 +33,7 @@ from fusewise.compiler.inductor.block_sizes import (
     sizes_of,
     with_several,
 )
+from fusewise.compiler.inductor.found_blocks import found_blocks, tell_blocks
 from fusewise.compiler.inductor.worth_trying import (
     expected_saving,
     most_ranked,
@@ -41,6 +43,8 @@ from fusewise.compiler.inductor.worth_trying import (
 from fusewise.costmodel.block_model import BlockModel, BlockTrees
 from fusewise.costmodel.block_table import BLOCK_FEATURES
 from fusewise.schedule.block_sizes import BlockSizes
+from fusewise.schedule.kernel_choices import blocks_choice
+from fusewise.schedule.schedule import Choice
 
 _IMPORTS = """\
 import triton
@@ -292,6 +296,26 @@ def test_of_a_kernel_that_the_model_cannot_read_the_nearest_are_tried(
         assert expected_saving("triton_red", code) is None
         assert worth_trying(path, "triton_red", code, 6) == near
     assert len(near) == 6
+
+
+def test_block_sizes_that_were_found_are_told_to_the_same_kernel(
+    no_device: Path,
+) -> None:
+    source = program(looped(), persistent())
+    nodes = {"triton_red": frozenset({"op0", "op1"}), "triton_per": frozenset({"op2"})}
+    codegen = (blocks_choice("op1", "descent"), blocks_choice("op2", "descent"))
+    sizes = BlockSizes((("R0_BLOCK", 1024), ("XBLOCK", 2)), 8, 1)
+    with fresh_cache():
+        assert found_blocks(source, nodes, codegen) == ()
+        told = (Choice("blocks:op1", sizes.text), Choice("blocks:op9", sizes.text))
+        (kernel,) = tell_blocks(source, nodes, told)
+        assert (kernel.name, kernel.sizes) == ("triton_red", sizes)
+        assert found_blocks(source, nodes, codegen) == told[:1]
+        # What does not fit a kernel is left to be tuned.
+        assert tell_blocks(source, nodes, (Choice("blocks:op2", sizes.text),)) == ()
+        assert found_blocks(source, nodes, codegen) == told[:1]
+    with fresh_cache():
+        assert found_blocks(source, nodes, codegen) == ()
 
 
 def program(*codes: str) -> str:
