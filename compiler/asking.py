@@ -154,12 +154,16 @@ def _generated_share(default: Candidate, survey: Survey, predictor: Predictor) -
 
 
 def _by_blocks(default: Candidate, survey: Survey, predictor: Predictor) -> float:
-    """Part of the predicted time that other block sizes may take off."""
+    """Part of the predicted time that other block sizes may take off.
+
+    Where little is expected of them, other plans and choices may gain by as much: what is promised
+    here is time to try them, too.
+    """
     long_us = _BARE * predictor.profile.launch_us
     saved_us = 0.0
     for signature, us in _generated(default, survey, predictor):
         by_rule = _BY_BLOCKS if us >= long_us else 0.0
-        saved_us += predictor.savings.get(signature, by_rule) * us
+        saved_us += max(predictor.savings.get(signature, 0.0), by_rule) * us
     return saved_us / (default.predicted_us or 1.0)
 
 
