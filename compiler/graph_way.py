@@ -38,6 +38,7 @@ from fusewise.compiler.session import (
     LEAST_OPERATORS,
     Session,
     device_of,
+    many_ranks,
     operators,
     unmeasurable,
 )
@@ -262,6 +263,8 @@ class GraphWay:
         nodes: Mapping[str, frozenset[str]] = {}
         savings: Mapping[str, float] = {}
         ranked = blocks_of(predictor.model) is not None and predictor.profile.kind == "cuda"
+        # Ranks that tune might come to other sizes each, and sum in another order.
+        ranked = ranked and (job is not None or not many_ranks())
         if lowered is None and (job is not None or ranked):
             start = time.perf_counter()
             # Compilers are at work while the graph is looked at.

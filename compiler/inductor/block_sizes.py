@@ -27,6 +27,8 @@ _THREADS_OF_WARP = 32
 _FEW, _SEVERAL = "'max_autotune_pointwise': False", "'max_autotune_pointwise': True"
 #: Steps that a start other than Inductor's own for the kernel counts for.
 _OTHERS = 2
+#: Settings under which a kernel is to compute the same in every run, to the last bit.
+_SAME_AGAIN = ("deterministic", "are_deterministic_algorithms_enabled")
 #: Kernels that a process of the pool keeps loaded.
 _LOADED = 16
 #: Reductions whose rows several blocks share rest on the number of blocks, and scans on their size.
@@ -71,7 +73,7 @@ def can_be_tried(kernel: Any) -> bool:
     return (
         kernel.heuristic_type.name in kinds
         and not kernel.custom_kernel
-        and not kernel.inductor_meta.get("deterministic", False)
+        and not any(kernel.inductor_meta.get(setting, False) for setting in _SAME_AGAIN)
         and not any(_SHARED in config.kwargs for config in kernel.configs or ())
         and bool(kernel.configs)
     )

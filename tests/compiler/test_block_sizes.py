@@ -162,6 +162,16 @@ def written(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
+@pytest.mark.parametrize("setting", ["deterministic", "are_deterministic_algorithms_enabled"])
+def test_what_is_to_be_the_same_in_every_run_is_left_alone(
+    written: Callable[[str], str], setting: str
+) -> None:
+    kernel = load_kernel(written(persistent()), "triton_per")
+    assert can_be_tried(kernel)
+    kernel.inductor_meta[setting] = True
+    assert not can_be_tried(kernel)
+
+
 def near_ones(write: Callable[[str], str], source: str, name: str, most: int) -> Any:
     kernel = load_kernel(write(source), name)
     others = load_kernel(write(with_several(source)), name)
