@@ -32,6 +32,8 @@ def _show_graph(graph: PlannedGraph, rows: int) -> None:
     click.echo(f"on {where}; {_times(graph)}")
     choices = [f"{c.name}={c.value}" for c in (*schedule.lowering, *schedule.codegen)]
     click.echo(f"choices: {', '.join(choices) or 'none'}")
+    for tuned in graph.blocks:
+        click.echo(f"{tuned.name} came to {tuned.value}")
     click.echo("key: " + ", ".join(f"{part} {value}" for part, value in graph.key_parts.items()))
     if schedule.plan is None:
         click.echo("fused as Inductor does")

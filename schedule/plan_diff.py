@@ -117,6 +117,7 @@ def _groups(graph: PlannedGraph) -> tuple[tuple[str, ...], ...]:
 def _choices(first: PlannedGraph, second: PlannedGraph) -> list[Difference]:
     ours, theirs = (
         {choice.name: choice for choice in (*g.schedule.lowering, *g.schedule.codegen)}
+        | {f"{choice.name} came to": choice for choice in g.blocks}
         for g in (first, second)
     )
     return [

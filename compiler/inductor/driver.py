@@ -23,7 +23,6 @@ from torch._inductor.exc import InductorError
 
 from fusewise.compiler.inductor.aside import COPY_SETTINGS, can_work_aside, work_aside
 from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, await_blocks
-from fusewise.compiler.inductor.built_ahead import BuiltAhead
 from fusewise.compiler.inductor.cache_keys import cache_key
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.compiling_ahead import (
@@ -35,6 +34,7 @@ from fusewise.compiler.inductor.compiling_ahead import (
     told_strides,
 )
 from fusewise.compiler.inductor.configurations import offer_blocks
+from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 from fusewise.compiler.inductor.fallbacks import meet_fallbacks
@@ -55,7 +55,8 @@ from fusewise.compiler.inductor.kernel_nodes import noting_kernels
 from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.lowerings import Lowered, Standing, can_stand, is_late, standing
 from fusewise.compiler.inductor.program import changed_settings
-from fusewise.compiler.inductor.tuned_ahead import TunedAhead
+from fusewise.compiler.inductor.readied import Readied
+from fusewise.compiler.inductor.tuned_ahead import compile_tuned
 from fusewise.compiler.inductor.tuning import only_generated, tuned_as_measured, tuned_warm
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import verdicts
@@ -443,12 +444,17 @@ def _building(
     nodes: Mapping[str, frozenset[str]],
     blocks: Sequence[Choice] = (),
 ) -> Interceptor | None:
-    """``interceptor``, and kernels of the program built together before they are loaded."""
+    """``interceptor``, and kernels of the program built together before they are loaded.
+
+    Those that do not compile here are left to Inductor.
+    """
     if schedule is None:
         return interceptor
     if tunings(schedule.codegen):
-        interceptor = TunedAhead(interceptor, nodes, blocks)
-    return BuiltAhead(interceptor) if kernel_library() else interceptor
+        interceptor = Readied(interceptor, lambda source: compile_tuned(source, nodes, blocks))
+    if not kernel_library():
+        return interceptor
+    return Readied(interceptor, lambda source: build_library([(source, changed_settings())]))
 
 
 def _inlining(schedule: Schedule, *, record: bool = False) -> Inlining:

@@ -13,6 +13,7 @@ from fusewise.schedule.block_sizes import BlockSizes, parse_sizes
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import blocks_choice
 from fusewise.schedule.plan import Step, build_plan
+from fusewise.schedule.plan_diff import diff_plans
 from fusewise.schedule.plan_file import (
     SCHEMA,
     PlanFile,
@@ -77,6 +78,15 @@ def test_a_step_that_says_nothing_is_named_with_its_place(
     assert written.read_text() != text
     with pytest.raises(PlanError, match=telling + r" - at `\$\.graphs\[0\]\.steps\[0\]`"):
         read_plan_file(written)
+
+
+def test_block_sizes_that_differ_are_told(written: Path) -> None:
+    one = read_plan_file(written)
+    written.write_text(written.read_text().replace("warps=16", "warps=8"))
+    (graph,) = diff_plans(one, read_plan_file(written)).graphs
+    (told,) = graph.choices
+    assert told.what == "blocks:op0 came to"
+    assert told.first.replace("warps=16", "warps=8") == told.second
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""The C++ kernels of a program built together just before it is loaded.
+"""Work on a program between generating and loading it, such as building its kernels together.
 
-Inductor starts a compiler for each kernel; most of what that costs is the same for all of them.
-Builds no program that is not about to be loaded here.
+Inductor compiles kernels as it loads them, each by itself. Does no such work, and loads nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +10,21 @@ from collections.abc import Callable
 from torch._inductor import graph as inductor_graph
 from torch._inductor import scheduler as inductor_scheduler
 
-from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.hooks import Interceptor
-from fusewise.compiler.inductor.program import changed_settings
 
 _Nodes = list[inductor_scheduler.BaseSchedulerNode]
 
 
-class BuiltAhead(Interceptor):
-    """Has the kernels built once the interceptor inside has seen the program.
+class Readied(Interceptor):
+    """Has something done with the program once the interceptor inside has seen it."""
 
-    They are loaded from the library that they are in where :func:`prebuilt` says so; any that does
-    not compile here is left to Inductor.
-    """
-
-    def __init__(self, inner: Interceptor | None) -> None:
+    def __init__(self, inner: Interceptor | None, ready: Callable[[str], object]) -> None:
+        """Args:
+        inner: decides, and sees the program first; None for Inductor.
+        ready: called with the program, which is loaded when that returns.
+        """
         self._inner = inner
+        self._ready = ready
 
     def fuse(
         self,
@@ -41,4 +39,4 @@ class BuiltAhead(Interceptor):
         """See :class:`Interceptor`."""
         if self._inner is not None:
             self._inner.module(graph, source)
-        build_library([(source, changed_settings())])
+        self._ready(source)
