@@ -11,18 +11,9 @@ import logging
 import random
 import time
 from dataclasses import dataclass
-from typing import Any
 
-from torch._inductor.codecache import PyCodeCache
-
-from fusewise.compiler.inductor.block_sizes import (
-    can_be_tried,
-    config_of,
-    load_kernel,
-    nearest,
-    sizes_of,
-    with_several,
-)
+from fusewise.compiler.inductor.block_sizes import can_be_tried, config_of, sizes_of
+from fusewise.compiler.inductor.worth_trying import kernel_of, nearby
 from fusewise.schedule.block_sizes import BlockSizes
 
 log = logging.getLogger(__name__)
@@ -76,11 +67,10 @@ def compiled_blocks(name: str, source: str, count: int, until: float) -> KernelB
     try:
         # What a measuring process has found to be the best would stand for all of Inductor's own.
         unbiased = source.replace(_REMEMBERS, _FORGETS)
-        kernel = _loaded(name, unbiased)
+        kernel = kernel_of(name, unbiased)
         if not can_be_tried(kernel):
             return None
-        others = _loaded(name, with_several(unbiased)).configs or ()
-        found = nearest(kernel, others, _DRAWN_FROM)
+        found = nearby(kernel, name, unbiased, _DRAWN_FROM)
     except Exception:
         # Whoever loads the program meets it again.
         log.debug("no block sizes for %s", name, exc_info=True)
@@ -119,8 +109,3 @@ def draw(by_distance: list[BlockSizes], count: int, seed: str) -> list[BlockSize
     # Where time is up before all are timed, as many of either kind are left out.
     generator.shuffle(drawn)
     return drawn
-
-
-def _loaded(name: str, source: str) -> Any:
-    _, path = PyCodeCache.write(source)
-    return load_kernel(path, name)

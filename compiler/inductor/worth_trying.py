@@ -55,6 +55,17 @@ def most_ranked() -> int | None:
     return None if found is None else found[1]
 
 
+def kernel_of(name: str, code: str) -> Any:
+    """The kernel of a source, uncompiled; see :func:`load_kernel`."""
+    _, path = PyCodeCache.write(code)
+    return load_kernel(path, name)
+
+
+def nearby(kernel: Any, name: str, code: str, most: int) -> list[BlockSizes]:
+    """:func:`nearest` of a kernel, with what Inductor starts from where it tries several."""
+    return nearest(kernel, kernel_of(name, with_several(code)).configs or (), most)
+
+
 def worth_trying(path: str, name: str, code: str, most: int) -> list[BlockSizes]:
     """Block sizes to try for a kernel, Inductor's own first; none where it is tuned already.
 
@@ -72,7 +83,7 @@ def worth_trying(path: str, name: str, code: str, most: int) -> list[BlockSizes]
             return []
         ranking = _ranking(kernel, code, name)
         if ranking is None:
-            return nearest(kernel, _others(code, name), most)
+            return nearby(kernel, name, code, most)
         own = [sizes_of(config) for config in kernel.configs]
         best = [sizes for sizes in ranking.sizes if sizes not in own]
         return [*own, *best[: max(0, most - len(own))]]
@@ -92,8 +103,7 @@ def expected_saving(name: str, code: str) -> float | None:
     if _model.get() is None:
         return None
     try:
-        _, path = PyCodeCache.write(code)
-        kernel = load_kernel(path, name)
+        kernel = kernel_of(name, code)
         ranking = _ranking(kernel, code, name) if can_be_tried(kernel) else None
     except Exception:
         log.debug("no block sizes for %s", name, exc_info=True)
@@ -108,14 +118,8 @@ def _ranking(kernel: Any, code: str, name: str) -> Ranking | None:
     model, _ = found
     key = (model.id, code)
     if key not in _rankings:
-        near = nearest(kernel, _others(code, name), _ASKED_ABOUT)
+        near = nearby(kernel, name, code, _ASKED_ABOUT)
         _rankings[key] = model.ranked(code, near, len(kernel.configs))
         while len(_rankings) > _REMEMBERED:
             _rankings.popitem(last=False)
     return _rankings[key]
-
-
-def _others(code: str, name: str) -> list[Any]:
-    """Configurations that Inductor starts from where it tries several."""
-    _, path = PyCodeCache.write(with_several(code))
-    return list(load_kernel(path, name).configs or ())
