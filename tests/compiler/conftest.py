@@ -97,3 +97,23 @@ def fresh() -> Iterator[None]:
     notices._told.clear()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def no_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Triton compiles for a device that is not there; where its cache is."""
+    from torch._inductor.runtime import triton_helpers
+
+    monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    return tmp_path / "triton"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str], str]:
+    def write(source: str) -> str:
+        path = tmp_path / f"kernel{len(list(tmp_path.glob('*.py')))}.py"
+        path.write_text(source)
+        return str(path)
+
+    return write

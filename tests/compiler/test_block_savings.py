@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightgbm
-import numpy as np
 import pytest
 import torch
 from torch._inductor.utils import fresh_cache
@@ -14,26 +12,13 @@ from torch._inductor.utils import fresh_cache
 import fusewise
 from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.reports import GraphReport
-from fusewise.costmodel.block_model import BlockModel, BlockTrees
-from fusewise.costmodel.block_table import BLOCK_FEATURES
 from fusewise.costmodel.model_file import SavedModel, read_model, write_model
 from fusewise.costmodel.registry import find_model
 from fusewise.schedule.kernel_choices import blocks_choice, tunings
 from fusewise.schedule.schedule import Choice, Schedule
+from tests.compiler.triton_kernels import by_warps
 
 pytestmark = pytest.mark.gpu
-
-
-def by_warps(sign: float) -> BlockModel:
-    """By which the number of warps is all that matters; below 0, many are fast."""
-    generator = np.random.default_rng(0)
-    rows = generator.normal(size=(800, len(BLOCK_FEATURES)))
-    at = [feature.name for feature in BLOCK_FEATURES].index("warps_change")
-    rows[:, at] = generator.integers(-4, 5, 800)
-    data = lightgbm.Dataset(rows, label=0.2 * sign * rows[:, at])
-    settings = {"num_threads": 1, "verbosity": -1, "seed": 0, "deterministic": True}
-    trees = lightgbm.train(settings, data, num_boost_round=60).model_to_string()
-    return BlockModel(BlockTrees(trees=str(trees), kernels=800))
 
 
 @pytest.fixture
@@ -41,7 +26,7 @@ def model(home: Path) -> str:
     """A model for this kind of device that expects much of more warps."""
     saved = read_model(find_model("h200", home))
     path = home / "warps.fusewise.json"
-    write_model(SavedModel(saved.model.with_blocks(by_warps(-1.0)), saved.manifest), path)
+    write_model(SavedModel(saved.model.with_blocks(by_warps(-0.2)), saved.manifest), path)
     return str(path)
 
 

@@ -12,16 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lightgbm
-import numpy as np
 import pytest
 
 pytest.importorskip("triton")
 
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, shutdown_compile_workers
-from torch._inductor.runtime import triton_helpers
-from torch._inductor.utils import fresh_cache
 
 from fusewise.compiler.inductor import blocks_ahead, configurations
 from fusewise.compiler.inductor.block_sizes import (
@@ -33,133 +29,8 @@ from fusewise.compiler.inductor.block_sizes import (
     sizes_of,
     with_several,
 )
-from fusewise.compiler.inductor.found_blocks import found_blocks, tell_blocks
-from fusewise.compiler.inductor.worth_trying import (
-    expected_saving,
-    most_ranked,
-    ranked_by,
-    worth_trying,
-)
-from fusewise.costmodel.block_model import BlockModel, BlockTrees
-from fusewise.costmodel.block_table import BLOCK_FEATURES
 from fusewise.schedule.block_sizes import BlockSizes
-from fusewise.schedule.kernel_choices import blocks_choice
-from fusewise.schedule.schedule import Choice
-
-_IMPORTS = """\
-import triton
-import triton.language as tl
-from torch._inductor.runtime import triton_helpers, triton_heuristics
-from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-from torch._inductor.runtime.hints import ReductionHint, TileHint, DeviceProperties
-
-GPU = DeviceProperties(
-    type='cuda', index=0, multi_processor_count=132, cc=90, major=9,
-    regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048,
-    max_threads_per_block=1024, warp_size=32,
-)
-"""
-_META = (
-    "'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'num_load': 1, "
-    "'num_reduction': {reductions}, 'max_autotune': False, 'max_autotune_pointwise': False, "
-    "'coordinate_descent_tuning': True, 'force_disable_caches': False, 'kernel_name': '{name}', "
-    "'autotune_local_cache': True, 'autotune_remote_cache': False, 'spill_threshold': 16"
-)
-
-
-def pointwise(name: str = "triton_poi") -> str:
-    """The source of a kernel as Inductor writes it."""
-    return (
-        _IMPORTS
-        + f"""
-@triton_heuristics.pointwise(
-    size_hints={{'x': 1048576}}, filename=__file__, min_elem_per_thread=0,
-    triton_meta={{'signature': {{'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32',
-        'XBLOCK': 'constexpr'}}, 'device': GPU, 'constants': {{}},
-        'configs': [{{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}}]}},
-    inductor_meta={{'grid_type': 'Grid1D', {_META.format(reductions=0, name=name)}}},
-)
-@triton.jit
-def {name}(in_ptr0, out_ptr0, xnumel, XBLOCK: tl.constexpr):
-    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
-    xmask = xindex < xnumel
-    tl.store(out_ptr0 + (xindex), tl_math.exp(tl.load(in_ptr0 + (xindex), xmask)), xmask)
-"""
-    )
-
-
-def persistent(rows: int = 4096, length: int = 1024) -> str:
-    """A kernel whose blocks hold whole rows."""
-    meta = _META.format(reductions=1, name="triton_per")
-    return (
-        _IMPORTS
-        + f"""
-@triton_heuristics.persistent_reduction(
-    size_hints={{'x': {rows}, 'r0_': {length}}}, reduction_hint=ReductionHint.INNER,
-    filename=__file__,
-    triton_meta={{'signature': {{'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32',
-        'r0_numel': 'i32', 'XBLOCK': 'constexpr'}}, 'device': GPU, 'constants': {{}},
-        'configs': [{{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}}]}},
-    inductor_meta={{'grid_type': 'Grid1D', {meta}}},
-)
-@triton.jit
-def triton_per(in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr):
-    R0_BLOCK: tl.constexpr = {length}
-    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]
-    r0_index = tl.arange(0, R0_BLOCK)[None, :]
-    xmask = xindex < xnumel
-    values = tl.load(in_ptr0 + (r0_index + {length} * xindex), xmask, other=0.0)
-    tl.store(out_ptr0 + (xindex), tl.sum(values, 1)[:, None], xmask)
-"""
-    )
-
-
-def looped(rows: int = 4096, length: int = 65536) -> str:
-    """A kernel that goes through its rows in pieces."""
-    meta = _META.format(reductions=1, name="triton_red")
-    return (
-        _IMPORTS
-        + f"""
-@triton_heuristics.reduction(
-    size_hints={{'x': {rows}, 'r0_': {length}}}, reduction_hint=ReductionHint.INNER,
-    filename=__file__,
-    triton_meta={{'signature': {{'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32',
-        'r0_numel': 'i32', 'XBLOCK': 'constexpr', 'R0_BLOCK': 'constexpr'}}, 'device': GPU,
-        'constants': {{}}, 'configs': [{{(0,): [['tt.divisibility', 16]]}}]}},
-    inductor_meta={{'grid_type': 'Grid1D', {meta}}},
-)
-@triton.jit
-def triton_red(
-    in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr
-):
-    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]
-    r0_base = tl.arange(0, R0_BLOCK)[None, :]
-    xmask = xindex < xnumel
-    total = tl.full([XBLOCK, R0_BLOCK], 0, tl.float32)
-    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):
-        r0_index = r0_offset + r0_base
-        total += tl.load(in_ptr0 + (r0_index + {length} * xindex), xmask, other=0.0)
-    tl.store(out_ptr0 + (xindex), tl.sum(total, 1)[:, None], xmask)
-"""
-    )
-
-
-@pytest.fixture
-def no_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Triton compiles for a device that is not there; where its cache is."""
-    monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    return tmp_path / "triton"
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Callable[[str], str]:
-    def write(source: str) -> str:
-        path = tmp_path / f"kernel{len(list(tmp_path.glob('*.py')))}.py"
-        path.write_text(source)
-        return str(path)
-
-    return write
+from tests.compiler.triton_kernels import looped, persistent, pointwise, program
 
 
 @pytest.mark.parametrize("setting", ["deterministic", "are_deterministic_algorithms_enabled"])
@@ -260,81 +131,6 @@ def test_reductions_that_share_rows_are_left_alone(written: Callable[[str], str]
     kernel = load_kernel(written(persistent()), "triton_per")
     kernel.configs[0].kwargs["RSPLIT"] = 4
     assert not can_be_tried(kernel)
-
-
-@pytest.fixture(scope="module")
-def by_warps() -> BlockModel:
-    """By which a kernel is the faster the fewer warps it has, whatever else it is."""
-    generator = np.random.default_rng(0)
-    rows = generator.normal(size=(800, len(BLOCK_FEATURES)))
-    at = [feature.name for feature in BLOCK_FEATURES].index("warps_change")
-    rows[:, at] = generator.integers(-4, 5, 800)
-    data = lightgbm.Dataset(rows, label=0.2 * rows[:, at])
-    settings = {"num_threads": 1, "verbosity": -1, "seed": 0, "deterministic": True}
-    trees = lightgbm.train(settings, data, num_boost_round=60).model_to_string()
-    return BlockModel(BlockTrees(trees=str(trees), kernels=800))
-
-
-def test_the_best_predicted_are_worth_trying(
-    written: Callable[[str], str], no_device: Path, by_warps: BlockModel
-) -> None:
-    code = looped(4096, 20_000)
-    path = written(code)
-    own = [sizes_of(config) for config in load_kernel(path, "triton_red").configs]
-    near = worth_trying(path, "triton_red", code, 32)
-    assert most_ranked() is None and len(near) == 32
-    assert expected_saving("triton_red", code) is None
-    with ranked_by(by_warps, 6):
-        few = most_ranked()
-        assert few is not None
-        tried = worth_trying(path, "triton_red", code, few)
-        saving = expected_saving("triton_red", code)
-    assert len(tried) == few < len(near) and tried[: len(own)] == own
-    assert all(sizes.warps < min(o.warps for o in own) for sizes in tried[len(own) :])
-    fewest = min(sizes.warps for sizes in tried)
-    assert saving == pytest.approx(1 - 2 ** (0.2 * np.log2(fewest / own[0].warps)), abs=0.2)
-    assert saving > 0.1
-
-
-def test_of_a_kernel_that_the_model_cannot_read_the_nearest_are_tried(
-    written: Callable[[str], str], no_device: Path, by_warps: BlockModel
-) -> None:
-    code = looped().replace("r0_index + 65536 * xindex", "r0_index + ks0 * xindex")
-    path = written(code)
-    near = worth_trying(path, "triton_red", code, 6)
-    with ranked_by(by_warps, 6):
-        assert expected_saving("triton_red", code) is None
-        assert worth_trying(path, "triton_red", code, 6) == near
-    assert len(near) == 6
-
-
-def test_block_sizes_that_were_found_are_told_to_the_same_kernel(
-    no_device: Path,
-) -> None:
-    source = program(looped(), persistent())
-    nodes = {"triton_red": frozenset({"op0", "op1"}), "triton_per": frozenset({"op2"})}
-    codegen = (blocks_choice("op1", "descent"), blocks_choice("op2", "descent"))
-    sizes = BlockSizes((("R0_BLOCK", 1024), ("XBLOCK", 2)), 8, 1)
-    with fresh_cache():
-        assert found_blocks(source, nodes, codegen) == ()
-        told = (Choice("blocks:op1", sizes.text), Choice("blocks:op9", sizes.text))
-        (kernel,) = tell_blocks(source, nodes, told)
-        assert (kernel.name, kernel.sizes) == ("triton_red", sizes)
-        assert found_blocks(source, nodes, codegen) == told[:1]
-        # What does not fit a kernel is left to be tuned.
-        assert tell_blocks(source, nodes, (Choice("blocks:op2", sizes.text),)) == ()
-        assert found_blocks(source, nodes, codegen) == told[:1]
-    with fresh_cache():
-        assert found_blocks(source, nodes, codegen) == ()
-
-
-def program(*codes: str) -> str:
-    """A generated program with these kernels."""
-    lines = ["async_compile = AsyncCompile()"]
-    for code in codes:
-        name = code.split("\ndef ")[1].split("(")[0]
-        lines.append(f"{name} = async_compile.triton({name!r}, {code!r}, device_str='cuda')")
-    return "\n".join(lines)
 
 
 @pytest.fixture
