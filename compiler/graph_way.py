@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fusewise.compiler.block_savings import by_signature, kernel_savings
-from fusewise.compiler.building import Building, start_building
+from fusewise.compiler.building import Building, compile_in_pool, start_building
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.deciding import Contest
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 #: tenth of the time that Inductor's own compile does.
 _LOOKS = {"given": 6, "measure": 4, "predict": 4, "replay": 0}
 #: Block sizes of a kernel that are tried, by mode: what is timed beside others is timed well.
-_SIZES = {"measure": 16, "predict": 8, "replay": 16}
+_SIZES = {"measure": 12, "predict": 8, "replay": 12}
 #: A compiler of kernels is waited for no longer than this.
 _MOST_BUILDING_S = 600.0
 
@@ -279,6 +279,8 @@ class GraphWay:
                     savings = kernel_savings(program)
             if job is not None:
                 building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
+            else:
+                compile_in_pool(program, predictor.profile.kind)
         with report.phase("search"):
             surveys = survey_all(
                 graph,

@@ -9,7 +9,6 @@ measures how much memory each needs.
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -23,7 +22,7 @@ from fusewise.compiler.measuring.device import conditions, release
 from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob, ProgramResult
 from fusewise.compiler.measuring.peak import peak_bytes
 from fusewise.compiler.measuring.prepared import Loaded, Prepared, judge, resolution
-from fusewise.compiler.measuring.worker import Worker
+from fusewise.compiler.measuring.worker import Worker, serve
 from fusewise.search.interleave import interleave
 
 #: Seconds to wait for a device that others time on.
@@ -184,15 +183,8 @@ class StageProcess(MeasuringProcess):
         return result
 
 
-def main() -> None:
-    """Entry of the process: ``python -m fusewise.compiler.ablating.worker FD``."""
-    from fusewise.compiler.ablating.worker import StageWorker as Ours
-    from fusewise.compiler.measuring.worker import serve
-
+def main(descriptor: int) -> int:
+    """Serve whoever is at the other end of a socket; exit status of the process."""
     # An interrupt from the terminal is meant for the parent, which ends this process if it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(serve(Connection(int(sys.argv[1])), Ours()))
-
-
-if __name__ == "__main__":
-    main()
+    return serve(Connection(descriptor), StageWorker())

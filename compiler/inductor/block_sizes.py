@@ -33,6 +33,10 @@ _SAME_AGAIN = ("deterministic", "are_deterministic_algorithms_enabled")
 _LOADED = 16
 #: Reductions whose rows several blocks share rest on the number of blocks, and scans on their size.
 _SHARED, _SCAN = "RSPLIT", "SPLIT_SCAN"
+#: Elements that a block of a reduction takes at a time up to which Inductor leaves it as it is.
+_SHORT = 64
+#: Where caches are, which may have changed since the pool was started.
+_PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH")
 
 
 def sizes_of(config: Any) -> BlockSizes:
@@ -147,6 +151,58 @@ def _is_sound(kernel: Any, config: Any) -> bool:
             held *= size
     each = held / (_THREADS_OF_WARP * config.num_warps)
     return bool(_LEAST_HELD <= each <= _MOST_HELD)
+
+
+def shorter(kernel: Any) -> Iterator[Any]:
+    """Configurations that Inductor may try once it has loaded a reduction with its own.
+
+    Where many registers leave few blocks side by side it takes half as much at a time, as
+    ``CachingAutotuner._dynamic_scale_rblock`` has it; how many there are only a device tells.
+
+    Args:
+        kernel: as Inductor loads it, uncompiled.
+    """
+    device, told = kernel.device_props, kernel.inductor_meta
+    if kernel.heuristic_type.name != "REDUCTION" or not told.get("dynamic_scale_rblock", True):
+        return
+    if device.type != "cuda" or any(told.get(setting, False) for setting in _SAME_AGAIN):
+        return
+    known = {sizes_of(config) for config in kernel.configs}
+    for config in kernel.configs:
+        pieces = {name: size for name, size in config.kwargs.items() if name.startswith("R")}
+        blocks = math.ceil(kernel.size_hints["x"] / config.kwargs.get("XBLOCK", 1))
+        # One for each processor runs in any case.
+        if math.prod(pieces.values()) <= _SHORT or blocks <= device.multi_processor_count:
+            continue
+        longest = max(pieces, key=pieces.__getitem__)
+        made = copy.deepcopy(config)
+        made.kwargs[longest] //= 2
+        least = told.get("min_rblock") if longest == "R0_BLOCK" else None
+        if sizes_of(made) not in known and made.kwargs[longest] >= (least or 1):
+            known.add(sizes_of(made))
+            yield made
+
+
+def cache_places() -> dict[str, str]:
+    """Variables that say where the caches of this process are, for those of the pool."""
+    return {name: os.environ[name] for name in _PLACES if name in os.environ}
+
+
+def compile_shorter(path: str, name: str, environment: Mapping[str, str], until: float) -> int:
+    """Compile a reduction with what is :func:`shorter`, as :func:`compile_sizes` does with sizes.
+
+    Returns:
+        With how many configurations it was compiled before it was too late.
+    """
+    os.environ.update(environment)
+    kernel = _kept(path, name)
+    count = 0
+    for config in shorter(kernel):
+        if time.time() > until:
+            break
+        kernel._precompile_config(config)
+        count += 1
+    return count
 
 
 def compile_sizes(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import PyCodeCache
 
-from fusewise.compiler.inductor.block_sizes import compile_sizes
+from fusewise.compiler.inductor.block_sizes import cache_places, compile_sizes
 from fusewise.compiler.inductor.found_blocks import Told
 from fusewise.compiler.inductor.triton_ahead import triton_kernels
 from fusewise.compiler.inductor.worth_trying import most_ranked, worth_trying
@@ -49,8 +48,6 @@ _STEPS_S, _SEVERAL_S = 3.0, 0.2
 _COMPILING_S: Final = 6.0
 #: Kernels that are remembered to have been asked for.
 _REMEMBERED: Final = 256
-#: Where caches are, which may have changed since the pool was started.
-_PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH")
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ def _tuned(source: str) -> list[tuple[str, str, str]]:
 
 def _submit(names: Mapping[str, str], lists: Mapping[str, Sequence[BlockSizes]]) -> None:
     """The nearest of all kernels come first: time may be up before the last is compiled."""
-    environment = {name: os.environ[name] for name in _PLACES if name in os.environ}
+    environment = cache_places()
     until = time.time() + _COMPILING_S
     pool: Any = AsyncCompile.process_pool()
     futures: dict[str, dict[BlockSizes, Future[bool]]] = {path: {} for path in lists}

@@ -17,6 +17,8 @@ from typing import Any
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 
+from fusewise.compiler.inductor.shorter_ahead import ask_for_shorter
+
 log = logging.getLogger(__name__)
 
 #: Name that kernels are compiled under in a generated program.
@@ -76,7 +78,7 @@ def await_kernels(
         if not kernels or not AsyncCompile.use_process_pool():
             return not kernels
         # All are asked for before any is waited for.
-        futures = [_future(*kernel) for kernel in kernels]
+        futures = [future for kernel in kernels for future in _futures(*kernel)]
     for future in futures:
         try:
             future.result(max(0.0, until - time.monotonic()))
@@ -122,8 +124,16 @@ def pooled_kernels(source: str, settings: Mapping[str, Any]) -> Pooled:
         kernels = list(triton_kernels(source))
         if not kernels or not AsyncCompile.use_process_pool():
             return Pooled([], len(kernels), ahead=False)
-        futures = [_future(*kernel) for kernel in kernels]
+        futures = [future for kernel in kernels for future in _futures(*kernel)]
     return Pooled([f for f in futures if isinstance(f, Future)], len(kernels), ahead=True)
+
+
+def _futures(name: str, code: str, device: str) -> Iterator[Any]:
+    """What the pool compiles of a kernel: what is loaded first, then what that may lead to."""
+    yield _future(name, code, device)
+    shorter = ask_for_shorter(name, code) if device == "cuda" else None
+    if shorter is not None:
+        yield shorter
 
 
 def _future(name: str, code: str, device: str) -> Any:

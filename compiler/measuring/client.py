@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fusewise.compiler.inductor.code_keys import code_keys
 from fusewise.compiler.measuring.block_timing import BlockSizesOf
 from fusewise.compiler.measuring.bytecode import kept_bytecode
 from fusewise.compiler.measuring.forked import (
@@ -36,12 +37,7 @@ from fusewise.compiler.measuring.kernels import CallTimes, Effort
 from fusewise.compiler.measuring.quiet import pinned
 from fusewise.schedule.errors import MeasureError
 
-#: Runs a module as ``python -m`` does. Garbage is not collected while it imports, which takes a
-#: seventh less time; :func:`~fusewise.compiler.measuring.worker.serve` has it collected.
-_START = (
-    "import gc, runpy, sys; gc.disable(); del sys.argv[0]; "
-    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-)
+_START = "fusewise.compiler.measuring.start"
 #: Seconds for which nothing is read or written in the middle of a message.
 _STUCK_S = 120
 
@@ -62,7 +58,8 @@ class MeasuringProcess:
         Args:
             device: that it measures on.
             environment: variables for the process, beside those of this one.
-            module: what it runs; another one prepares the process and does the same.
+            module: whose ``main`` it calls with the number of its socket, which gives its exit
+                status; another one prepares the process and does the same.
             copied: whether to make it by copying this process, if that can be.
         """
         self.device = device
@@ -73,6 +70,7 @@ class MeasuringProcess:
         #: The graph that is prepared, or being so.
         self.graph_id: str | None = None
         self._trusting = False
+        self._knows_keys = False
         ours, theirs = socket.socketpair()
         copy = _copied(theirs.fileno()) if copied else None
         #: Whether it is a copy of this process that has not shown yet that it can do anything.
@@ -113,6 +111,9 @@ class MeasuringProcess:
         Raises:
             MeasureError: the process is gone.
         """
+        if self.device != "cpu" and not self._knows_keys:
+            self._send("take_keys", code_keys())
+            self._knows_keys = True
         self._send("prepare", job)
         self.graph_id = job.graph_id
 
@@ -285,7 +286,7 @@ def _started(
     if device == "cpu":
         found |= pinned(torch.get_num_threads(), {**os.environ, **environment})
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _START, module, str(descriptor)],
+        [sys.executable, "-P", "-m", _START, module, str(descriptor), device],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

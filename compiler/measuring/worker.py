@@ -1,7 +1,7 @@
 """The measuring process: makes inputs, checks outputs, times candidates in interleaved rounds.
 
-Started by :mod:`fusewise.compiler.measuring.client` as ``python -m``, with the file descriptor of
-a socket to its parent. A crash in here, however hard, costs the parent one measurement.
+Started by :mod:`fusewise.compiler.measuring.client`, with the file descriptor of a socket to its
+parent. A crash in here, however hard, costs the parent one measurement.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import io
 import logging
 import pickle
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 
 from fusewise.compiler.inductor.assembler import use_pools_assembler
+from fusewise.compiler.inductor.code_keys import CodeKeys, take_code_keys
 from fusewise.compiler.inductor.configurations import offer_blocks, tune_warm
 from fusewise.compiler.inductor.program import (
     Call,
@@ -110,6 +110,10 @@ class Worker:
     def trust(self, variables: Mapping[str, str]) -> None:
         """Take over what the parent found out about the C++ compiler after this was started."""
         trust_probes(variables)
+
+    def take_keys(self, keys: CodeKeys) -> None:
+        """Take over what the parent's packages are, by which it finds what was compiled."""
+        take_code_keys(keys)
 
     def prepare(self, job: GraphJob) -> None:
         """Make the inputs of a graph and its reference outputs."""
@@ -390,13 +394,9 @@ def serve(connection: Connection, worker: Worker | None = None) -> int:
     return 0
 
 
-def main() -> None:
-    """Entry of the process: ``python -m fusewise.compiler.measuring.worker FD``."""
+def main(descriptor: int) -> int:
+    """Serve whoever is at the other end of a socket; exit status of the process."""
     # An interrupt from the terminal is meant for the parent, which ends this process if it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trust_probes()
-    sys.exit(serve(Connection(int(sys.argv[1]))))
-
-
-if __name__ == "__main__":
-    main()
+    return serve(Connection(descriptor))

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile, shutdown_compile_workers
 
 from fusewise.compiler import notices, reports
 from fusewise.compiler.inductor.toolchain import probed_vectors
@@ -107,6 +109,17 @@ def no_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     return tmp_path / "triton"
+
+
+@pytest.fixture
+def pool(no_device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inductor's pool of processes, which are copies of this one: they know of no device either."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    with inductor_config.patch(compile_threads=2, worker_start_method="fork"):
+        shutdown_compile_workers()
+        AsyncCompile.wait_pool_ready()
+        yield
+        shutdown_compile_workers()
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("triton")
 
 from torch._inductor import config as inductor_config
-from torch._inductor.async_compile import AsyncCompile, shutdown_compile_workers
 
 from fusewise.compiler.inductor import blocks_ahead, configurations
 from fusewise.compiler.inductor.block_sizes import (
@@ -133,21 +132,15 @@ def test_reductions_that_share_rows_are_left_alone(written: Callable[[str], str]
     assert not can_be_tried(kernel)
 
 
-@pytest.fixture
-def pool(no_device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Inductor's pool of processes, which are copies of this one: they know of no device either."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+@pytest.fixture(autouse=True)
+def nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_ahead, "_asked", type(blocks_ahead._asked)())
-    with inductor_config.patch(compile_threads=2, worker_start_method="fork"):
-        shutdown_compile_workers()
-        AsyncCompile.wait_pool_ready()
-        yield AsyncCompile.process_pool()
-        shutdown_compile_workers()
 
 
+@pytest.mark.usefixtures("pool")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_pool_compiles_them_for_all_kernels_at_once(
-    pool: Any, no_device: Path, monkeypatch: pytest.MonkeyPatch
+    no_device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks_ahead, "_FEWEST", 4)
     monkeypatch.setattr(blocks_ahead, "_EACH", 2)
@@ -167,10 +160,9 @@ def test_a_pool_compiles_them_for_all_kernels_at_once(
     assert {p: list(a.futures) for p, a in blocks_ahead._asked.items()} == asked
 
 
+@pytest.mark.usefixtures("pool")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_what_is_not_compiled_in_time_is_not_told(
-    pool: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_compiled_in_time_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_ahead, "_COMPILING_S", -1.0)
     source = program(pointwise())
     blocks_ahead.ask_for_blocks(source, {})

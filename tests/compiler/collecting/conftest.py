@@ -22,30 +22,36 @@ _SCRIPTED = """
 import os, pickle, signal, sys, time
 from multiprocessing.connection import Connection
 
-folder = os.environ["FUSEWISE_TEST_SCRIPTS"]
-with open(folder + "/scripts", "rb") as file:
-    scripts = pickle.load(file)
-number = 0
-while True:
-    try:
-        os.mkdir(f"{folder}/{number}")
-        break
-    except FileExistsError:
-        number += 1
-connection = Connection(int(sys.argv[1]))
-for action, value in scripts[min(number, len(scripts) - 1)]:
-    if action == "receive":
-        connection.recv_bytes()
-    elif action == "send":
-        connection.send_bytes(value)
-    elif action == "half":
-        os.write(connection.fileno(), (1000).to_bytes(4, "big") + b"half")
-    elif action == "sleep":
-        time.sleep(value)
-    elif action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif action == "exit":
-        os._exit(value)
+
+def main(descriptor):
+    folder = os.environ["FUSEWISE_TEST_SCRIPTS"]
+    with open(folder + "/scripts", "rb") as file:
+        scripts = pickle.load(file)
+    number = 0
+    while True:
+        try:
+            os.mkdir(f"{folder}/{number}")
+            break
+        except FileExistsError:
+            number += 1
+    connection = Connection(descriptor)
+    for action, value in scripts[min(number, len(scripts) - 1)]:
+        if action == "receive":
+            connection.recv_bytes()
+        elif action == "send":
+            connection.send_bytes(value)
+        elif action == "half":
+            os.write(connection.fileno(), (1000).to_bytes(4, "big") + b"half")
+        elif action == "sleep":
+            time.sleep(value)
+        elif action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif action == "exit":
+            os._exit(value)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
 """
 
 _PROGRAMS = """
