@@ -12,8 +12,6 @@ import importlib
 import sys
 import threading
 
-import torch
-
 
 def main() -> None:
     """Import what serves, and serve."""
@@ -26,6 +24,9 @@ def main() -> None:
 
 
 def _touch(device: str) -> None:
+    # What serves imports it first, too: here it is waited for.
+    import torch
+
     # A context is made without Python's lock. Where there can be none, the first request tells why.
     with contextlib.suppress(Exception):
         torch.zeros(1, device=device)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -346,8 +347,32 @@ def test_a_half_made_store_is_made_anew(path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="FUSEWISE_HOME"):
+    with pytest.raises(StoreError, match="folder cannot be made: .*--store"):
         Store.open(tmp_path / "file" / "store.duckdb")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a /proc")
+def test_where_no_file_can_be_made_nobody_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """/proc says of each file that is to be made that it is not there."""
+    given = Path("/proc/x.duckdb")
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="no file can be made in /proc; .*given .*--store") as told:
+        Store.open(given)
+    assert told.value.subject == str(given)
+    monkeypatch.setenv("FUSEWISE_HOME", "/proc")
+    with pytest.raises(StoreError, match="no file can be made in /proc; .* in FUSEWISE_HOME: "):
+        Store.open(default_store_path())
+    monkeypatch.delenv("FUSEWISE_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", "/proc")
+    with pytest.raises(StoreError, match="folder cannot be made: .* FUSEWISE_HOME is not set: "):
+        Store.open(default_store_path())
+    assert time.monotonic() - began < database.LOCK_TIMEOUT / 3
+    monkeypatch.setenv("FUSEWISE_HOME", "~nobody-of-that-name/home")
+    with pytest.raises(StoreError, match="--store"):
+        Store.open(given)
+    assert Store.open(tmp_path / "store.duckdb").info().spool_files == 0
 
 
 def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
