@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -46,8 +47,16 @@ def migrations() -> list[tuple[int, str, str]]:
 class Database:
     """The file at ``path`` and its lock."""
 
-    def __init__(self, path: Path, *, timeout: float = LOCK_TIMEOUT) -> None:
+    def __init__(self, path: Path, *, remedy: str, timeout: float = LOCK_TIMEOUT) -> None:
+        """Name a file; nothing is opened or made.
+
+        Args:
+            path: the file.
+            remedy: what to do where it cannot be written; says where the path came from.
+            timeout: seconds to wait for another process that has it.
+        """
         self.path = path
+        self.remedy = remedy
         self.timeout = timeout
 
     @property
@@ -68,7 +77,11 @@ class Database:
         """
         lock = filelock.FileLock(self.lock_path, timeout=self.timeout, poll_interval=LOCK_POLL)
         try:
-            lock.acquire()
+            try:
+                lock.acquire(timeout=0)
+            except filelock.Timeout:
+                self._check_folder()
+                lock.acquire()
         except filelock.Timeout as error:
             raise StoreError(
                 f"{_holder(self.lock_path)} has held the store for {self.timeout:g} s",
@@ -77,13 +90,38 @@ class Database:
             ) from error
         except OSError as error:
             if not optional:
-                raise _unwritable(self.path, error) from error
+                raise self._unwritable(error) from error
             yield
             return
         try:
             yield
         finally:
             lock.release()
+
+    def _check_folder(self) -> None:
+        """Raise what keeps the lock's file from being made, where nobody can be holding it.
+
+        A folder that says there is no such file is to filelock one in which another process has
+        removed it at that moment, so it would try on. Some file systems (``/proc``) say so of
+        every file that is to be made.
+
+        Raises:
+            OSError: no file can be made there.
+        """
+        if not os.path.lexists(self.lock_path):
+            folder = self.path.parent
+            try:
+                with tempfile.NamedTemporaryFile(dir=folder, prefix=self.lock_path.name):
+                    pass
+            except FileNotFoundError as error:
+                raise OSError(error.errno, f"no file can be made in {folder}") from error
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"cannot be written: {error.strerror or error}",
+            subject=str(self.path),
+            remedy=self.remedy,
+        )
 
     @contextmanager
     def connect(self, *, write: bool) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -121,7 +159,7 @@ class Database:
             StoreError: it cannot be written.
         """
         # What a killed process left of its attempt is of no use.
-        fresh = Database(self.path.with_name(f"{self.path.name}.new"))
+        fresh = Database(self.path.with_name(f"{self.path.name}.new"), remedy=self.remedy)
         try:
             for left in (fresh.path, fresh.path.with_name(f"{fresh.path.name}.wal")):
                 left.unlink(missing_ok=True)
@@ -129,7 +167,7 @@ class Database:
                 fresh.migrate(connection)
             fresh.path.replace(self.path)
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise self._unwritable(error) from error
 
     def version(self, connection: duckdb.DuckDBPyConnection) -> int:
         """Schema version of the file; 0 for one that has no tables at all.
@@ -233,14 +271,6 @@ def _is_locked(error: duckdb.Error) -> bool:
     return isinstance(error, duckdb.IOException) and "could not set lock" in str(error).lower()
 
 
-def _unwritable(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"cannot be written: {error.strerror or error}",
-        subject=str(path),
-        remedy="make the folder writable and free some space, or set FUSEWISE_HOME to another one",
-    )
-
-
 def _unreadable(path: Path, error: duckdb.Error) -> StoreError:
     if _is_locked(error):
         return StoreError(
@@ -249,7 +279,11 @@ def _unreadable(path: Path, error: duckdb.Error) -> StoreError:
             remedy="close that program and try again",
         )
     if path.exists() and not os.access(path, os.R_OK):
-        return _unwritable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+        return StoreError(
+            f"cannot be read: {os.strerror(errno.EACCES)}",
+            subject=str(path),
+            remedy="make the file readable, or name another store",
+        )
     return StoreError(
         f"cannot be opened as a DuckDB file: {_first_line(error)}",
         subject=str(path),

@@ -61,6 +61,23 @@ def default_store_path() -> Path:
         ) from error
 
 
+def _remedy(path: Path) -> str:
+    """What to do where the store at ``path`` cannot be written, by where the path came from."""
+    home = os.environ.get("FUSEWISE_HOME")
+    # Not ``Path.expanduser``, which raises for the home of somebody who is not there.
+    own = Path(os.path.expanduser(home or platformdirs.user_data_dir("fusewise")))  # noqa: PTH111
+    if path != own.absolute() / "store.duckdb":
+        return (
+            "that path was given for the store (with --store, fusewise.store or in Python): "
+            "give one in a folder that can be written and has free space"
+        )
+    source = "FUSEWISE_HOME" if home else "your data folder, as FUSEWISE_HOME is not set"
+    return (
+        f"the store is in {source}: make the folder writable and free some space, "
+        "or set FUSEWISE_HOME to another one"
+    )
+
+
 class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a store holds."""
 
@@ -86,7 +103,7 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool, timeout: float) -> None:
         self.path = path
         self.read_only = read_only
-        self._database = Database(path, timeout=timeout)
+        self._database = Database(path, remedy=_remedy(path), timeout=timeout)
         self._spool = SpoolWriter(path.with_name(path.name + ".spool"))
         self._decided = Decided(path)
 
@@ -165,7 +182,7 @@ class Store:
             raise StoreError(
                 f"its folder cannot be made: {error.strerror or error}",
                 subject=str(self.path),
-                remedy="set FUSEWISE_HOME to a folder that can be written",
+                remedy=self._database.remedy,
             ) from error
         with self._database.lock():
             if not self.path.exists():

@@ -347,7 +347,7 @@ def test_a_half_made_store_is_made_anew(path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="folder cannot be made: .*--store"):
+    with pytest.raises(StoreError, match=r"folder cannot be made: .*--store"):
         Store.open(tmp_path / "file" / "store.duckdb")
 
 
@@ -358,15 +358,15 @@ def test_where_no_file_can_be_made_nobody_is_waited_for(
     """/proc says of each file that is to be made that it is not there."""
     given = Path("/proc/x.duckdb")
     began = time.monotonic()
-    with pytest.raises(StoreError, match="no file can be made in /proc; .*given .*--store") as told:
+    with pytest.raises(StoreError, match=r"made in /proc; .* given .*--store") as told:
         Store.open(given)
     assert told.value.subject == str(given)
     monkeypatch.setenv("FUSEWISE_HOME", "/proc")
-    with pytest.raises(StoreError, match="no file can be made in /proc; .* in FUSEWISE_HOME: "):
+    with pytest.raises(StoreError, match=r"no file can be made in /proc; .* in FUSEWISE_HOME: "):
         Store.open(default_store_path())
     monkeypatch.delenv("FUSEWISE_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", "/proc")
-    with pytest.raises(StoreError, match="folder cannot be made: .* FUSEWISE_HOME is not set: "):
+    with pytest.raises(StoreError, match=r"folder cannot be made: .* FUSEWISE_HOME is not set: "):
         Store.open(default_store_path())
     assert time.monotonic() - began < database.LOCK_TIMEOUT / 3
     monkeypatch.setenv("FUSEWISE_HOME", "~nobody-of-that-name/home")
