@@ -31,7 +31,7 @@ from fusewise.compiler.visiting import visit_graphs
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.store import default_store_path
 from fusewise.datasets.target import trains
-from fusewise.schedule.errors import PlanError
+from fusewise.schedule.errors import OptionError, PlanError
 from fusewise.schedule.rules import Rule, RuleSet
 
 
@@ -88,6 +88,7 @@ def explain_call(
     predicted: bool = False,
 ) -> ExplainedProgram:
     """:func:`explain_program` of a call, with your own store; see :func:`fusewise.explain`."""
+    _check_flags(measure=measure, predicted=predicted)
     # As they are read where a program is compiled.
     given, _, _ = split_options(None, {"fusewise.plan": plan, "fusewise.rules": rules}, ())
     name = getattr(function, "__name__", None) or type(function).__name__
@@ -108,6 +109,17 @@ def explain_call(
         why=None if why is None else _question(why),
     )
     return explain_program(sample, wish)
+
+
+def _check_flags(**given: object) -> None:
+    """Refuse what is neither: a number would be taken for a wish by its being 0 or not."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise OptionError(
+                f"value {value!r} of {type(value).__name__}",
+                subject=f"argument {name} of explain",
+                remedy="give True or False",
+            )
 
 
 def _question(why: object) -> Question:

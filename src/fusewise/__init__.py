@@ -91,7 +91,8 @@ def explain(
         kwargs: its keyword arguments.
 
     Raises:
-        FusewiseError: the program does not run compiled, or there is no such fusion, plan or rule.
+        FusewiseError: the program does not run compiled, there is no such fusion, plan or rule, or
+            an argument has a value that cannot be.
     """
     from fusewise.compiler.explaining.program import explain_call
 

@@ -192,6 +192,9 @@ def test_explain_from_python(monkeypatch: pytest.MonkeyPatch, store: Path) -> No
         ({"plan": 3}, "the path of a plan file"),
         ({"rules": "nowhere.toml"}, "nowhere.toml"),
         ({"rules": 3}, "rules made with fusewise.rules"),
+        ({"measure": 3}, "argument measure of explain: value 3 of int; give True or False"),
+        ({"measure": None}, "argument measure of explain: value None"),
+        ({"predicted": "no"}, "argument predicted of explain: value 'no' of str"),
     ],
 )
 def test_what_python_gives_wrong_is_told(wrong: dict[str, Any], told: str) -> None:
