@@ -16,6 +16,7 @@ from fusewise.commands.options import (
     target_device_option,
     usable_device,
 )
+from fusewise.schedule.errors import PlanError
 
 if TYPE_CHECKING:
     from fusewise.compiler.applying import Where
@@ -57,6 +58,13 @@ def show(*, file: Path, rows: int, as_json: bool) -> None:
     from fusewise.schedule.plan_file import read_plan_file
 
     found = read_plan_file(file)
+    if not found.graphs:
+        raise PlanError(
+            f"it holds no graphs: {found.program or 'its program'} had none to search",
+            subject=f"plan file {file}",
+            remedy="search a program of which some graph computes something, with "
+            "`fusewise search --out`",
+        )
     if as_json:
         # The file itself is made to be read by machines, too.
         click.echo(file.read_text().rstrip())

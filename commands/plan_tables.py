@@ -118,6 +118,8 @@ def show_check(checked: Sequence[CheckedGraph], plan: PlanFile) -> None:
     """Print whether each graph replays."""
     from fusewise.compiler.plan_files import PARTS
 
+    if not checked:
+        click.echo("nothing to replay: neither the plan nor the program has graphs")
     for graph in checked:
         click.echo(f"{graph.kind} graph: {'replays' if graph.replays else graph.reason}")
         for part, same in graph.parts.items():

@@ -105,6 +105,18 @@ def test_a_program_without_tensors(searched, invoke: Invoke, odd: Path, tmp_path
     assert "nothing to search" in result.stdout
 
 
+def test_a_plan_without_graphs_is_told(
+    searched, invoke: Invoke, refused: Refused, odd: Path, tmp_path: Path
+) -> None:
+    searched("no_tensors")
+    file, program = tmp_path / "plan.json", f"{odd}:no_tensors"
+    for more in ((), ("--json",)):
+        refused(invoke("plan", "show", file, *more), str(file), "no graphs", program, "--out")
+    result = invoke("plan", "check", file, program, "--store", tmp_path / "s.duckdb")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "nothing to replay: neither the plan nor the program has graphs\n"
+
+
 @pytest.mark.slow
 def test_a_program_without_inputs(searched) -> None:
     told, plan = searched("no_inputs")
