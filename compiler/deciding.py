@@ -280,21 +280,29 @@ class Contest:
         none = "no other candidate gives other code"
         if report.untried:
             none = f"nothing else was timed: {'; '.join(report.untried)}"
-        if not purse.given:
-            # What mode predict would take, where there is no time to see it confirmed.
-            choose_predicted(report, self.surveys, self.predictor)
-        if report.chosen is not None and report.chosen.schedule != default.schedule:
-            told = {candidate.schedule for candidate in report.candidates}
-            report.candidates += [c for c in others if c.schedule not in told]
-            let_go(self.job)
-            return {}
         report.candidates = [_default(default, none), *others]
         report.chosen = report.candidates[0]
         report.source = "predicted"
-        if not purse.given and not self._products_fit():
+        conditions: dict[str, float] = {}
+        if purse.given or self._products_fit():
+            conditions = self._finish([(default, self.program)])
+        else:
             let_go(self.job)
-            return {}
-        return self._finish([(default, self.program)])
+        if not purse.given and report.chosen.schedule == default.schedule:
+            self._foresee()
+        return conditions
+
+    def _foresee(self) -> None:
+        """Take what mode predict would, where there was no time to see it confirmed."""
+        report = self.report
+        before, source = report.candidates, report.source
+        choose_predicted(report, self.surveys, self.predictor)
+        assert report.chosen is not None
+        if report.chosen.schedule == before[0].schedule:
+            report.candidates, report.chosen, report.source = before, before[0], source
+            return
+        told = {candidate.schedule for candidate in report.candidates}
+        report.candidates += [c for c in before if c.schedule not in told]
 
     def _again(self, entries: Sequence[_Entry], first_s: float) -> dict[str, float]:
         """The second contest, where there may be one and it pays."""

@@ -6,7 +6,9 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,25 @@ def profiled() -> Path:
         for name in ("cpu", "cuda:0") if torch.cuda.is_available() else ("cpu",):
             device_profile(torch.device(name), folder.parent)
     return folder
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Interrupts are raised, here and in processes that are started meanwhile.
+
+    What a shell without job control starts in the background ignores them otherwise.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def uninterruptible() -> Iterator[None]:
+    """Interrupts are ignored, here and in processes that are started meanwhile."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -111,6 +111,7 @@ def test_killed_and_resumed(invoke: Invoke, targets: Path, profiled: Path, tmp_p
         assert len(store.rows("measurements")) > measured
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_from_the_terminal(targets: Path, profiled: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     (tmp_path / "devices").symlink_to(profiled)
@@ -130,3 +131,21 @@ def test_an_interrupt_from_the_terminal(targets: Path, profiled: Path, tmp_path:
     with Store.open(tmp_path / "s.duckdb", read_only=True) as store:
         decided = store.rows("decisions")
     assert [row.schedule_id for row in decided] == [graph["schedule"]]  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("uninterruptible")
+def test_a_search_in_the_background_is_not_ended_by_an_interrupt(
+    targets: Path, profiled: Path, tmp_path: Path
+) -> None:
+    """A shell without job control, or nohup for hang-ups, has it ignore what the terminal sends."""
+    (tmp_path / "devices").symlink_to(profiled)
+    with _searching(f"{targets}:inference", tmp_path, "--trials", "3") as process:
+        _wait_for_trials(process, tmp_path, 1)
+        os.killpg(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 0, stderr
+    told = json.loads(stdout)
+    assert not told["interrupted"]
+    (graph,) = told["graphs"]
+    assert graph["trials"] == 3 and graph["not_measured"] is None

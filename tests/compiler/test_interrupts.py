@@ -40,6 +40,7 @@ def lose_an_interrupt() -> None:
     Careless()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_one_that_is_lost_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
@@ -64,6 +65,7 @@ def test_what_else_cannot_be_raised_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert told == ["at its end"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_others_are_raised_as_ever() -> None:
     with Interrupts() as interrupts:
         with pytest.raises(KeyboardInterrupt):
@@ -82,6 +84,16 @@ def test_who_has_a_handler_of_his_own_keeps_it() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.usefixtures("uninterruptible")
+def test_who_ignores_them_from_the_start_goes_on_to() -> None:
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert not interrupts.came
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_search_ends_though_its_interrupt_was_lost(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(_TARGET)
     effort = Effort(trials=500, budget_s=600.0, top_k=1, store=tmp_path / "s.duckdb", name="lost")
