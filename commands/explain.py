@@ -56,8 +56,8 @@ be best. Reasons are in docs/refusals.md; scores are Inductor's.
 @click.option(
     "--only",
     type=click.Choice(["taken", "refused", "missed"]),
-    help="Show only fusions that were taken; that are illegal; or that are legal, would gain by "
-    "prediction, and were left out.",
+    help="Show only fusions that were taken; that Inductor refuses as illegal; or that are legal, "
+    "would gain by prediction, and were left out.",
 )
 @click.option("--nodes", "with_nodes", is_flag=True, help="Show the scheduler's nodes, too.")
 @click.option(

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fusewise.commands.explain_why import show_why
 from fusewise.commands.output import microseconds, result_console, result_table, shortened
+from fusewise.compiler.explaining.outcomes import Outcome
 from fusewise.compiler.explaining.report import (
     ExplainedFusion,
     ExplainedGraph,
@@ -23,7 +24,6 @@ from fusewise.compiler.explaining.report import (
     ExplainedPlan,
     ExplainedProgram,
 )
-from fusewise.compiler.inductor.refusals import Refusal
 from fusewise.schedule.errors import PlanError
 
 #: Characters of a list of nodes or lines; the whole is in the JSON.
@@ -270,7 +270,7 @@ def _show_fusions(graph: ExplainedGraph, shown: Filter) -> None:
         detail = shortened(fusion.detail, _DETAIL)
         reason = [f"{fusion.reason}\n{detail}".strip()] if narrow else [fusion.reason, detail]
         table.add_row(
-            _mark(fusion),
+            fusion.outcome,
             shortened(f"{fusion.a} + {fusion.b}", _LIST),
             "/".join(map(str, fusion.inductor_score or ())),
             f"{_number(fusion.predicted_gain_us)} µs ({_number(fusion.predicted_gain_low_us)} to "
@@ -288,23 +288,10 @@ def _show_fusions(graph: ExplainedGraph, shown: Filter) -> None:
 
 
 def _is_shown(fusion: ExplainedFusion, shown: Filter) -> bool:
-    if shown.only == "taken":
-        return fusion.taken
-    if shown.only == "refused":
-        return not fusion.legal
-    if shown.only == "missed":
-        return is_missed(fusion)
+    if shown.only is not None:
+        return fusion.outcome == shown.only
     # With a node given, all about it; else what came together anyhow is not worth a row.
     return bool(shown.nodes) or fusion.taken or not _together(fusion)
-
-
-def is_missed(fusion: ExplainedFusion) -> bool:
-    """Whether it is legal, would gain by prediction, and the schedule has the sides apart.
-
-    What a rule forbids is not missed.
-    """
-    allowed = fusion.legal and fusion.reason != Refusal.RULE
-    return allowed and not _together(fusion) and fusion.predicted_gain_us > 0
 
 
 def _together(fusion: ExplainedFusion) -> bool:
@@ -314,24 +301,14 @@ def _together(fusion: ExplainedFusion) -> bool:
 
 def _counts(graph: ExplainedGraph) -> str:
     fusions = graph.possible_fusions
-    refused = Counter(f.reason for f in fusions if not f.legal)
-    most = ", ".join(f"{count} {reason}" for reason, count in refused.most_common(3))
-    taken = sum(f.taken for f in fusions)
-    missed = sum(map(is_missed, fusions))
-    text = f"{len(fusions)} pairs in {len(graph.rounds)} rounds, {taken} taken, {missed} missed"
-    ruled = sum(f.legal and f.reason == Refusal.RULE for f in fusions)
+    of = Counter(f.outcome for f in fusions)
+    grounds = Counter(f.reason for f in fusions if f.outcome is Outcome.REFUSED)
+    most = ", ".join(f"{count} {reason}" for reason, count in grounds.most_common(3))
+    text = f"{len(fusions)} pairs in {len(graph.rounds)} rounds, {of[Outcome.TAKEN]} taken"
+    text += f", {of[Outcome.MISSED]} missed"
+    ruled, refused = of[Outcome.RULE], of[Outcome.REFUSED]
     text += f", {ruled} forbidden by rules" if ruled else ""
-    return f"{text}, {refused.total()} refused ({most})" if refused else text
-
-
-def _mark(fusion: ExplainedFusion) -> str:
-    if fusion.taken:
-        return "taken"
-    if fusion.reason == Refusal.RULE:
-        return "rule"
-    if fusion.legal:
-        return "together" if _together(fusion) else "missed" if is_missed(fusion) else "apart"
-    return "refused"
+    return f"{text}, {refused} refused ({most})" if refused else text
 
 
 def _number(us: float) -> str:

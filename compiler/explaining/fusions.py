@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusewise.compiler.explaining.outcomes import outcome_of
 from fusewise.compiler.explaining.report import ExplainedFusion
 from fusewise.compiler.inductor.fusion_trace import Asked, Fused, FusionTrace
 from fusewise.compiler.inductor.refusals import Refusal
@@ -60,6 +61,7 @@ def explain_fusions(
                 fate = _ruled_by_now(fate, nodes, chosen, rulings)
         if together and fate.reason is Refusal.FUSED_ELSEWHERE:
             fate = replace(fate, reason=Refusal.ALREADY_TOGETHER)
+        together_chosen = None if chosen_of is None else _together(chosen_of, nodes)
         logged = dict.fromkeys(entry for asked in questions for entry in asked.logged)
         found.append(
             ExplainedFusion(
@@ -76,7 +78,14 @@ def explain_fusions(
                 detail=fate.detail,
                 taken=fate.taken,
                 together=together,
-                together_chosen=None if chosen_of is None else _together(chosen_of, nodes),
+                together_chosen=together_chosen,
+                outcome=outcome_of(
+                    taken=fate.taken,
+                    legal=fate.legal,
+                    reason=fate.reason or "",
+                    together=together if together_chosen is None else together_chosen,
+                    predicted_gain_us=gain[0],
+                ),
                 blocked_by=fate.blocked_by,
                 vertical=first.vertical,
                 rounds=tuple(dict.fromkeys(asked.round for asked in questions)),

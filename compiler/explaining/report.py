@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fusewise.compiler.explaining.outcomes import Outcome
 from fusewise.compiler.reports import RulesReport
 from fusewise.costmodel.attribution import Attribution
 from fusewise.schedule.inlining import InliningDecision
@@ -85,6 +86,8 @@ class ExplainedFusion(msgspec.Struct, frozen=True, kw_only=True):
     #: where the chosen schedule has other nodes.
     together: bool
     together_chosen: bool | None
+    #: All of this in one word, by which pairs are counted.
+    outcome: Outcome
     #: What came in between: groups by name.
     blocked_by: tuple[str, ...]
     #: Whether one side needs what the other makes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,20 @@ def test_nothing_that_can_be_looked_up_is_cut_off_in_a_narrow_terminal(
     assert not [cell for cell in scores if "…" in cell]
     refused = {f["reason"] for f in told["possible_fusions"] if not f["legal"]}
     assert refused and refused <= set(reasons)
+
+
+def test_counts_and_marks_are_the_outcomes_of_the_json(explain: Invoke) -> None:
+    (graph,) = json.loads(explain("inference", "--json").stdout)["graphs"]
+    of = Counter(f["outcome"] for f in graph["possible_fusions"])
+    assert of["taken"] == sum(f["taken"] for f in graph["possible_fusions"]) > 0
+    assert of["refused"] == sum(not f["legal"] for f in graph["possible_fusions"]) > 0
+    text = explain("inference", "--rows", "1000").stdout
+    assert f"{of['taken']} taken, {of['missed']} missed, {of['refused']} refused" in text
+    for only in ("taken", "missed", "refused"):
+        shown = explain("inference", "--only", only, "--rows", "1000").stdout
+        rows = shown.partition("possible fusions")[2].splitlines()
+        marks = [line.split("│")[1].strip() for line in rows if line.startswith("│")]
+        assert [mark for mark in marks if mark] == [only] * of[only]
 
 
 def test_tables_can_be_filtered(explain: Invoke) -> None:
@@ -253,8 +268,8 @@ def test_what_rules_forbid_is_counted_and_marked(explain: Invoke, tmp_path: Path
     given.write_text('[[rules]]\naction = "at_most"\nnodes = 1\n')
     told = json.loads(explain("inference", "--rules", given, "--json").stdout)
     pairs = told["graphs"][0]["possible_fusions"]
-    ruled = sum(f["legal"] and f["reason"] == "rule" for f in pairs)
-    assert ruled
+    ruled = sum(f["reason"] == "rule" for f in pairs)
+    assert ruled == sum(f["outcome"] == "rule" for f in pairs) > 0
     text = explain("inference", "--rules", given, "--rows", "1000").stdout
     assert f"{len(pairs)} pairs in" in text and f", {ruled} forbidden by rules" in text
     marks = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]

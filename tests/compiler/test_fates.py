@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fusewise.compiler.explaining.fusions import Fate, Fates
+from fusewise.compiler.explaining.outcomes import Outcome, outcome_of
 from fusewise.compiler.inductor.fusion_trace import Asked, Fused, FusionTrace
 from fusewise.compiler.inductor.refusals import Refusal
 
@@ -104,3 +105,27 @@ def test_both_came_together_by_way_of_others(fused: list[Fused]) -> None:
 def test_a_pair_that_had_to_wait_for_higher_kinds() -> None:
     fate = _fate([_asked("a", "b"), _asked("c", "d", fused=True)], [_fused("c", "d")], ("a", "b"))
     assert fate.reason is Refusal.LOWER_PRIORITY
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"taken": True, "reason": "", "together": True}, Outcome.TAKEN),
+        ({"reason": "rule"}, Outcome.RULE),
+        ({"reason": "rule", "legal": False}, Outcome.RULE),
+        ({"legal": False, "reason": "tiling"}, Outcome.REFUSED),
+        ({"legal": False, "reason": "tiling", "together": True}, Outcome.REFUSED),
+        ({"together": True}, Outcome.TOGETHER),
+        ({}, Outcome.MISSED),
+        ({"predicted_gain_us": 0.0}, Outcome.APART),
+    ],
+)
+def test_every_pair_has_one_outcome(changes: dict[str, Any], outcome: Outcome) -> None:
+    pair: dict[str, Any] = {
+        "taken": False,
+        "legal": True,
+        "reason": "fused_elsewhere",
+        "together": False,
+        "predicted_gain_us": 1.0,
+    }
+    assert outcome_of(**(pair | changes)) is outcome

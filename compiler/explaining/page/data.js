@@ -7,7 +7,7 @@ const CALLED = { default: "Inductor's own", chosen: "Chosen" };
 const STATES = {
   taken: "taken",
   missed: "missed: legal, apart, would gain",
-  idle: "legal, apart, would gain nothing",
+  apart: "legal, apart, would gain nothing",
   together: "together by way of others",
   refused: "refused",
   rule: "forbidden by a rule",
@@ -284,19 +284,7 @@ function textOfKernel(kernel) {
 }
 
 function makePair(told, at) {
-  const together = told.together_chosen === null ? told.together : told.together_chosen;
-  const allowed = told.legal && told.reason !== "rule";
-  const state = told.taken
-    ? "taken"
-    : told.reason === "rule"
-      ? "rule"
-      : together
-        ? "together"
-        : !allowed
-          ? "refused"
-          : told.predicted_gain_us > 0
-            ? "missed"
-            : "idle";
   const differs = told.together_chosen !== null && told.together_chosen !== told.together;
-  return { told, at, state, differs, nodes: [...told.a_nodes, ...told.b_nodes], text: null };
+  const nodes = [...told.a_nodes, ...told.b_nodes];
+  return { told, at, state: told.outcome, differs, nodes, text: null };
 }

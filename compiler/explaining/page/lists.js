@@ -125,7 +125,7 @@ function pairTable(host, graph) {
         el(
           "span",
           { class: `state state-${p.state}` },
-          p.state === "idle" ? "no gain" : p.state,
+          p.state === "apart" ? "no gain" : p.state,
           p.differs ? " ≠" : "",
         ),
     },

@@ -53,7 +53,11 @@ function drawSummary(graph) {
     card(
       "possible fusions",
       group(pairs.length),
-      `${count("taken")} taken, ${count("refused")} refused, ${count("missed")} missed`,
+      [
+        `${count("taken")} taken, ${count("missed")} missed`,
+        count("rule") ? `, ${count("rule")} forbidden by rules` : "",
+        `, ${count("refused")} refused`,
+      ].join(""),
     ),
   );
   byId("summary").replaceChildren(el("div", { class: "cards" }, cards), ...notices(graph));

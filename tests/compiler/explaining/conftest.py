@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fusewise.compiler.explaining.outcomes import outcome_of
 from fusewise.compiler.explaining.report import (
     ExplainedCandidate,
     ExplainedEdge,
@@ -130,21 +131,30 @@ def _fusions(
             taken = together and j == i + 1
             legal = together or (i + j) % 3 == 0
             reason = "" if taken else "already_together" if together else "fused_elsewhere"
+            gain, fused = (i % 11) / 2 - 1, of_chosen[a] == of_chosen[b]
+            reason = reason if legal else "loop_sizes"
             yield ExplainedFusion(
                 a=a,
                 b=b,
                 a_nodes=(a,),
                 b_nodes=(b,),
                 inductor_score=(2, 1, 4096 * (1 + i % 5), 0, i - j),
-                predicted_gain_us=(i % 11) / 2 - 1,
+                predicted_gain_us=gain,
                 predicted_gain_low_us=(i % 11) / 2 - 3,
                 predicted_gain_high_us=(i % 11) / 2 + 3,
                 legal=legal,
-                reason=reason if legal else "loop_sizes",
+                reason=reason,
                 detail="" if taken else f"loops of {a} and {b} differ{mark}",
                 taken=taken,
                 together=together,
-                together_chosen=of_chosen[a] == of_chosen[b],
+                together_chosen=fused,
+                outcome=outcome_of(
+                    taken=taken,
+                    legal=legal,
+                    reason=reason,
+                    together=fused,
+                    predicted_gain_us=gain,
+                ),
                 blocked_by=(),
                 vertical=True,
                 rounds=(1,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -61,8 +62,15 @@ def test_fusions_are_filtered_by_outcome_and_reason(show: Show, small: Explained
     pairs = graph.possible_fusions
     rows = "return Number(document.querySelector('#pairs .long').getAttribute('aria-rowcount')) - 1"
     assert page.run(rows) == len(pairs)
-    page.choose("#state", "taken")
-    assert page.run(rows) == sum(f.taken for f in pairs)
+    # Brought together by other fusions and illegal at once: that counts as refused.
+    assert any(not f.legal and f.together_chosen for f in pairs)
+    of = Counter(f.outcome for f in pairs)
+    assert of["refused"] == sum(not f.legal for f in pairs)
+    told = f"{of['taken']} taken, {of['missed']} missed, {of['refused']} refused"
+    assert told in page.text("#summary")
+    for outcome, count in of.items():
+        page.choose("#state", outcome)
+        assert page.run(rows) == count
     page.choose("#state", "differs")
     assert page.run(rows) == sum(f.together != f.together_chosen for f in pairs) > 0
     page.choose("#state", "")
