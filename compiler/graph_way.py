@@ -385,5 +385,5 @@ class GraphWay:
                 return self._ahead.take()
             applier = Applier(chosen.schedule.plan)
             output = self._graph.compile(chosen.schedule, applier, chosen.blocks)
-            self._graph.compile_blocks(chosen.schedule, output)
+            self._graph.compile_for_tuning(chosen.schedule, output)
             return output

@@ -103,7 +103,7 @@ class GraphCompile(GraphPrograms):
             self._kernels = nodes
             yield
 
-    def compile_blocks(self, schedule: Schedule, output: Any) -> None:
+    def compile_for_tuning(self, schedule: Schedule, output: Any) -> None:
         """Have Inductor's pool compile what kernels of a compiled graph may still be tuned to.
 
         They then only have to be timed where they run first. Nothing is done for kernels that were
@@ -186,7 +186,7 @@ class GraphCompile(GraphPrograms):
         ):
             output = self._run(None)
             if tuned:
-                self.compile_blocks(tuned[0], output)
+                self.compile_for_tuning(tuned[0], output)
             return output
         return None
 

@@ -242,7 +242,7 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
     AsyncCompile.wait_pool_ready()
     with fresh_cache(), graph.context():
         output = graph.compile.compile(chosen, Applier(chosen.plan))
-        graph.compile.compile_blocks(chosen, output)
+        graph.compile.compile_for_tuning(chosen, output)
         counters.clear()
         live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
         assert counters["inductor"]["coordesc_tuning_bench"] == 0
@@ -250,7 +250,7 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
         forget_kernels()
         blocks_ahead._asked.clear()
         again = graph.compile.compile(chosen, Applier(chosen.plan))
-        graph.compile.compile_blocks(chosen, again)
+        graph.compile.compile_for_tuning(chosen, again)
         assert blocks_ahead._asked
         assert not any(asked.futures for asked in blocks_ahead._asked.values())
     configurations._offered.clear()
