@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
 #: (less where less is), however small the program is.
-LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 10.0}, 0.1
+LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 8.0}, 0.1
 #: Seconds that a program may wait, beside all that, for its measuring process and Inductor's pool
 #: to start, by kind of device. Beside an H200 they were there after five, and after eleven where
 #: Python keeps no byte code.

@@ -55,6 +55,11 @@ def config_of(sizes: BlockSizes, like: Any) -> Any:
     return made
 
 
+def found_by_steps(config: Any) -> bool:
+    """Whether a configuration is what tuning of its kernel came to."""
+    return bool(getattr(config, "found_by_coordesc", False))
+
+
 def load_kernel(path: str, name: str) -> Any:
     """The kernel of a source file as Inductor reads it, uncompiled and shared with nobody."""
     from torch._inductor.runtime.compile_tasks import _reload_python_module

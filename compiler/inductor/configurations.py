@@ -26,7 +26,7 @@ import torch
 from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.assembler import use_pools_assembler
-from fusewise.compiler.inductor.block_sizes import sizes_of
+from fusewise.compiler.inductor.block_sizes import found_by_steps, sizes_of
 from fusewise.compiler.inductor.launchers import (
     agree,
     can_be_repeated,
@@ -98,9 +98,24 @@ def _dispatch() -> None:
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     kernel_class: Any = CachingAutotuner
+    _dispatch_shortening(kernel_class)
     _dispatch_timing(kernel_class)
     _dispatch_choice(kernel_class)
     _dispatch_steps(kernel_class)
+
+
+def _dispatch_shortening(kernel_class: Any) -> None:
+    original = kernel_class._dynamic_scale_rblock
+
+    @functools.wraps(original)
+    def dynamic_scale_rblock(self: Any) -> None:
+        ours = _clock is not None or self.filename in _ours
+        found = [found_by_steps(result.config) for result in self.compile_results]
+        # What was found was timed against others. Not all releases of Inductor leave it at that.
+        if not ours or not found or not all(found):
+            original(self)
+
+    kernel_class._dynamic_scale_rblock = dynamic_scale_rblock
 
 
 def _dispatch_timing(kernel_class: Any) -> None:

@@ -13,7 +13,12 @@ from typing import Any
 
 from torch._inductor.codecache import PyCodeCache
 
-from fusewise.compiler.inductor.block_sizes import config_of, load_kernel, sizes_of
+from fusewise.compiler.inductor.block_sizes import (
+    config_of,
+    found_by_steps,
+    load_kernel,
+    sizes_of,
+)
 from fusewise.compiler.inductor.triton_ahead import triton_kernels
 from fusewise.compiler.inductor.tuning import tuned_as_measured
 from fusewise.schedule.block_sizes import BlockSizes, parse_sizes
@@ -46,7 +51,7 @@ def found_blocks(
     found = []
     for name, path, chosen in _tuned(source, nodes, codegen):
         configs = _configs(path, name)
-        if len(configs) == 1 and getattr(configs[0], "found_by_coordesc", False):
+        if len(configs) == 1 and found_by_steps(configs[0]):
             found += [Choice(choice, sizes_of(configs[0]).text) for choice in chosen]
     return tuple(sorted(found))
 

@@ -17,6 +17,7 @@ from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.block_sizes import (
     can_be_tried,
+    found_by_steps,
     load_kernel,
     nearest,
     sizes_of,
@@ -78,7 +79,7 @@ def worth_trying(path: str, name: str, code: str, most: int) -> list[BlockSizes]
     try:
         kernel = load_kernel(path, name)
         # Found in an earlier run: nothing is left to be tried.
-        known = any(getattr(c, "found_by_coordesc", False) for c in kernel.configs or ())
+        known = any(found_by_steps(config) for config in kernel.configs or ())
         if known or not can_be_tried(kernel):
             return []
         ranking = _ranking(kernel, code, name)

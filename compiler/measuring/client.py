@@ -286,7 +286,7 @@ def _started(
     if device == "cpu":
         found |= pinned(torch.get_num_threads(), {**os.environ, **environment})
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", _START, module, str(descriptor), device],
+        [sys.executable, "-P", "-m", _START, module, str(descriptor)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -15,7 +15,9 @@ import pytest
 
 pytest.importorskip("triton")
 
-from fusewise.compiler.inductor import triton_ahead
+from torch._inductor.codecache import PyCodeCache
+
+from fusewise.compiler.inductor import configurations, triton_ahead
 from fusewise.compiler.inductor.block_sizes import (
     compile_shorter,
     load_kernel,
@@ -70,6 +72,18 @@ def test_many_rows_are_worth_shorter_pieces(written: Callable[[str], str]) -> No
     (own,) = kernel.configs
     (made,) = shorter(kernel)
     assert made.kwargs == own.kwargs | {"R0_BLOCK": own.kwargs["R0_BLOCK"] // 2}
+
+
+def test_what_tuning_came_to_is_left_at_that(
+    no_device: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    configurations.take_what_was_measured(looped())
+    _, path = PyCodeCache.write(looped())
+    kernel = load_kernel(path, "triton_red")
+    assert turned_to(kernel)
+    kernel.configs[0].found_by_coordesc = True
+    assert not turned_to(kernel)
 
 
 def test_what_is_to_be_the_same_in_every_run_is_left_alone(written: Callable[[str], str]) -> None:
