@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fusewise.compiler.inductor.launchers import (
+    agree,
     can_be_repeated,
     launch_of,
     load_sizes,
@@ -84,18 +85,19 @@ def time_blocks(
 
     Args:
         kernel: that a program launches with ``args`` and ``kwargs``.
-        launchers: of it with each size; None for one that cannot be had.
+        launchers: of it with each size, Inductor's own first; None for one that cannot be had.
         args: of the launch.
         kwargs: of the launch.
         look: takes the time of one launch; None for the device's own clock.
         clock: as :func:`~fusewise.compiler.measuring.cuda_timing.samples`.
 
     Returns:
-        A time for each launcher, the last ones left out where time was up; None where a launch
-        cannot be repeated.
+        A time for each launcher, the last ones left out where time was up, None for one that
+        computes something else than the first; None where a launch cannot be repeated.
     """
-    if not launchers or not can_be_repeated(kernel, args, dict(kwargs)):
+    if not launchers or launchers[0] is None or not can_be_repeated(kernel, args, dict(kwargs)):
         return None
+    own = launchers[0]
     copies, named = kernel.clone_args(*args, **kwargs)
     look = look or cuda_timing.Stopwatch().time
     taken: list[list[float]] = []
@@ -110,6 +112,10 @@ def time_blocks(
         if launcher is None or spills(kernel, launcher):
             continue
         try:
+            # Its own comes last: what was written wrongly is right again.
+            if launcher is not own and not agree(kernel, launcher, own, args, dict(kwargs)):
+                log.warning("%s computes something else: %s", kernel.fn.__name__, launcher.config)
+                continue
             launch = launch_of(launcher, copies, named)
             look(launch)
             first = look(launch)

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("triton")
 
+import torch
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime import triton_helpers
 
@@ -192,6 +193,39 @@ def test_all_are_timed_in_turns_but_what_spills_or_does_not_run(tmp_path: Path) 
     assert found.spread == 0.0
     kernel.reset_to_zero_arg_names = ["out_ptr0"]
     assert time_blocks(kernel, launchers, (), {}, look=timed_as, clock=clock) is None
+
+
+def test_what_computes_something_else_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    kernel = SimpleNamespace(
+        fn=SimpleNamespace(arg_names=["in_ptr0", "out_ptr0"], __name__="triton_poi"),
+        mutated_arg_names=(),
+        reset_to_zero_arg_names=(),
+        custom_kernel=False,
+        device_props=SimpleNamespace(type="cuda"),
+        inductor_meta={},
+        clone_args=lambda *args, **kwargs: (args, kwargs),
+    )
+
+    def launcher(factor: float) -> Any:
+        def launch(x: torch.Tensor, out: torch.Tensor, *, stream: int) -> None:
+            del stream
+            torch.mul(x, factor, out=out)
+
+        launch.n_spills, launch.config = 0, factor  # type: ignore[attr-defined]
+        return launch
+
+    def look(launch: Callable[[], Any]) -> float:
+        launch()
+        return 1.0
+
+    x = torch.randn(100)
+    out = torch.zeros(100)
+    found = time_blocks(kernel, [launcher(f) for f in (2.0, 3.0, 2.0)], (x, out), {}, look=look)
+    assert found is not None
+    assert found.us == pytest.approx((1e6, None, 1e6))
+    assert torch.equal(out, 2 * x)
+    assert time_blocks(kernel, [None, launcher(2.0)], (x, out), {}, look=look) is None
 
 
 def test_kernels_are_loaded_with_each_size_and_stay_as_they_are(tmp_path: Path) -> None:
