@@ -29,9 +29,6 @@ from fusewise.search.shortlist import shortlist
 
 #: Candidates that are told of, Inductor's own included.
 _TOLD = 8
-#: Part of a graph's time that tuning is expected to save at least: what it comes to is about half,
-#: and compiling other block sizes takes its time.
-_LEAST_TUNED = 2 * LEAST_SHARE
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ def _tuned(
     assert plan is not None
     if not predictor.savings or survey.rules is not None:
         return None
-    offer = predictor.finishes(plan, survey.problem).tuned_by_prediction(_LEAST_TUNED)
+    offer = predictor.finishes(plan, survey.problem).tuned_by_prediction(LEAST_SHARE)
     if offer is None:
         return None
     schedule = candidate.schedule

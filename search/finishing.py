@@ -273,15 +273,14 @@ class Finishes:
         """Block sizes of kernels that are known to gain; None where that is less than a share.
 
         Args:
-            least_share: part of the plan's time that has to be gained together; a kernel, and what
-                is the same elsewhere in the plan, has to gain half of it.
+            least_share: part of the plan's time that has to be gained together.
         """
         worth = [
             kernels
             for kernels in self._alike()
-            if kernels[0].saving is not None
-            and sum(k.gain_us for k in kernels) > least_share * self.total_us / 2
+            if kernels[0].saving is not None and self._is_worth_tuning(kernels)
         ]
+        worth = sorted(worth, key=lambda ks: -sum(k.gain_us for k in ks))[:_MOST_TUNED]
         gain = sum(k.gain_us for kernels in worth for k in kernels)
         if gain < least_share * self.total_us:
             return None
