@@ -20,6 +20,7 @@ from fusewise.compiler.building import BUILD_AT_LEAST, Building, compile_in_pool
 from fusewise.compiler.choosing import settle
 from fusewise.compiler.contest import Generating, announce, generate_while, hold
 from fusewise.compiler.finishing import (
+    PRODUCTS_S,
     finish,
     first_offers,
     let_go,
@@ -332,7 +333,7 @@ class Contest:
         )
 
     def _products_fit(self) -> bool:
-        return self.purse.fits(2 * _SECOND_S) and products_count(
+        return self.purse.fits(PRODUCTS_S) and products_count(
             self.surveys, self.predictor, self.graph
         )
 

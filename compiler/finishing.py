@@ -33,8 +33,9 @@ from fusewise.search.gate import GateResult, judge
 log = logging.getLogger(__name__)
 
 _Entry = tuple[Candidate, Program]
-#: Seconds that have to be left for a second contest to begin.
-_LEAST_S = 3.0
+#: Seconds that have to be left for a second contest to begin, and for one in which products are
+#: sums: that is another lowering, whose kernels nobody has compiled.
+_LEAST_S, PRODUCTS_S = 3.0, 4.0
 #: Seconds that a second contest is given: there are few candidates, and all is known by then.
 _CONTEST_S = 12.0
 #: Times that it takes to compile the block sizes of a kernel that there have to be for each that is
@@ -168,7 +169,7 @@ def _candidates(
     """Two candidates at most."""
     offers = _offers(surveys, predictor, chosen.schedule, seconds)
     made = [finished(chosen, offer) for offer in offers]
-    if seconds < 2 * _LEAST_S or not products_count(surveys, predictor, graph):
+    if seconds < PRODUCTS_S or not products_count(surveys, predictor, graph):
         return made
     choices = (*chosen.schedule.lowering, Choice(PRODUCTS, True))
     try:
