@@ -16,14 +16,14 @@ from typing import Any
 
 import click
 import numpy as np
+from measured import measured
 from rich.console import Console
 from rich.table import Table
 
 from fusewise.costmodel.feature_table import COLUMN
+from fusewise.costmodel.interface import FloatArray
 from fusewise.datasets.dataset import load, shipped_names
 from fusewise.datasets.samples import KernelSamples
-from fusewise.schedule.errors import ModelError
-from fusewise.training.devices import choose_profile
 from fusewise.training.source import Source, source_of
 from fusewise.training.split import take
 from fusewise.training.strata import class_of
@@ -41,30 +41,20 @@ def reached(name: str) -> list[dict[str, Any]]:
     """What kernels of each device of a dataset reach, by class."""
     source = source_of(load(name))
     found = []
-    for key in source.measured_devices():
-        profile = choose_profile(source, key)
-        try:
-            samples = source.kernels(profile)
-        except ModelError:
-            continue
+    for profile, samples in measured(source):
         moved = np.exp2(samples.features[:, COLUMN["distinct"]]) - 1
-        large = take(samples, moved >= _FILLS * profile.cache_bytes)
-        shares = _shares(large, profile.copy_gbs)
-        for kind, values in _by_class(source, large, shares).items():
+        fills = moved >= _FILLS * profile.cache_bytes
+        # GB/s are 10^3 bytes a microsecond.
+        shares = moved / samples.median_us / (1e3 * profile.copy_gbs)
+        by_class = _by_class(source, take(samples, fills), shares[fills])
+        for kind, values in by_class.items():
             if len(values) >= _FEWEST:
-                found.append({"dataset": name, "device": key, "class": kind, **_told(values)})
+                told = _told(values)
+                found.append({"dataset": name, "device": profile.key, "class": kind, **told})
     return found
 
 
-def _shares(samples: KernelSamples, copy_gbs: float) -> np.ndarray[Any, Any]:
-    """Bytes over time over the bandwidth, [n]; GB/s are 10^3 bytes a microsecond."""
-    moved = np.exp2(samples.features[:, COLUMN["distinct"]]) - 1
-    return np.asarray(moved / samples.median_us / (1e3 * copy_gbs))
-
-
-def _by_class(
-    source: Source, samples: KernelSamples, shares: np.ndarray[Any, Any]
-) -> dict[str, list[float]]:
+def _by_class(source: Source, samples: KernelSamples, shares: FloatArray) -> dict[str, list[float]]:
     """All of them first, then those of each class."""
     found: dict[str, list[float]] = defaultdict(list)
     problems = source.problems()

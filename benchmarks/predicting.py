@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import msgspec
+from measured import measured
 from rich.console import Console
 from rich.table import Table
 
@@ -22,8 +23,6 @@ from fusewise.costmodel.gains import gains_of
 from fusewise.costmodel.registry import load_model
 from fusewise.datasets.dataset import load, shipped_names
 from fusewise.datasets.store import default_store_path
-from fusewise.schedule.errors import ModelError
-from fusewise.training.devices import choose_profile
 from fusewise.training.foreseen import foreseen
 from fusewise.training.source import source_of
 from fusewise.training.split import take
@@ -35,12 +34,7 @@ def judged(name: str) -> list[dict[str, Any]]:
     """What comes of it on each device of a dataset, by the model that is used there."""
     source = source_of(load(name))
     found = []
-    for key in source.measured_devices():
-        profile = choose_profile(source, key)
-        try:
-            samples = source.kernels(profile)
-        except ModelError:
-            continue
+    for profile, samples in measured(source):
         held = take(samples, samples.split == "test")
         model = load_model(None, profile, default_store_path().parent)
         told = foreseen(source, held, profile, model)
@@ -49,7 +43,7 @@ def judged(name: str) -> list[dict[str, Any]]:
         found.append(
             {
                 "dataset": name,
-                "device": key,
+                "device": profile.key,
                 "model": model.name,
                 "gains": msgspec.to_builtins(gains_of(model, profile.kind)),
                 "share": told.share,

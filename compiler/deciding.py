@@ -21,6 +21,7 @@ from fusewise.compiler.choosing import settle
 from fusewise.compiler.contest import Generating, announce, generate_while, hold
 from fusewise.compiler.finishing import (
     PRODUCTS_S,
+    SECOND_S,
     finish,
     first_offers,
     let_go,
@@ -62,8 +63,6 @@ _PRODUCTS_PROMISE = 0.2
 _HOPED_S = 1.2
 #: A program that is generated in so many seconds is while compilers are at work on another one.
 _SOON_S = 2.0
-#: Seconds that have to be left for a second contest to begin.
-_SECOND_S = 3.0
 
 log = logging.getLogger(__name__)
 _Entry = tuple[Candidate, Program]
@@ -313,7 +312,7 @@ class Contest:
         if not purse.given:
             # What could be tried on the default and on the best was in the first one.
             open_still = chosen.origin not in ("default", "finish") or self._products_fit()
-            if not open_still or not purse.fits(max(first_s, _SECOND_S)):
+            if not open_still or not purse.fits(max(first_s, SECOND_S)):
                 if open_still and self._more():
                     report.untried.append("choices about single kernels of what was chosen")
                 let_go(self.job)
@@ -338,7 +337,7 @@ class Contest:
         )
 
     def _more(self) -> bool:
-        return (self.purse.given or self.purse.fits(_SECOND_S)) and may_finish(
+        return (self.purse.given or self.purse.fits(SECOND_S)) and may_finish(
             self.surveys, self.predictor, self.graph
         )
 

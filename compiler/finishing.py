@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _Entry = tuple[Candidate, Program]
 #: Seconds that have to be left for a second contest to begin, and for one in which products are
 #: sums: that is another lowering, whose kernels nobody has compiled.
-_LEAST_S, PRODUCTS_S = 3.0, 4.0
+SECOND_S, PRODUCTS_S = 3.0, 4.0
 #: Seconds that a second contest is given: there are few candidates, and all is known by then.
 _CONTEST_S = 12.0
 #: Times that it takes to compile the block sizes of a kernel that there have to be for each that is
@@ -49,7 +49,7 @@ _SEARCH_S = 1.0
 
 def may_finish(surveys: Sequence[Survey], predictor: Predictor, graph: GraphCompile) -> bool:
     """Whether a second contest may follow: whether one would if the default is kept."""
-    offers = _offers(surveys, predictor, default_candidate(surveys).schedule, _LEAST_S)
+    offers = _offers(surveys, predictor, default_candidate(surveys).schedule, SECOND_S)
     return bool(offers) or products_count(surveys, predictor, graph)
 
 
@@ -135,7 +135,7 @@ def finish(
 def _offers(
     surveys: Sequence[Survey], predictor: Predictor, schedule: Schedule, seconds: float
 ) -> list[Offer]:
-    if seconds < _LEAST_S:
+    if seconds < SECOND_S:
         return []
     return first_offers(surveys, predictor, schedule, _descents(seconds))
 

@@ -55,8 +55,6 @@ log = logging.getLogger(__name__)
 #: Choices that a graph is looked at under beside Inductor's own, by mode: a look takes about a
 #: tenth of the time that Inductor's own compile does.
 _LOOKS = {"given": 6, "measure": 4, "predict": 4, "replay": 0}
-#: Block sizes of a kernel that are tried: the best of them is mostly among the first few predicted.
-_SIZES = 8
 #: A compiler of kernels is waited for no longer than this.
 _MOST_BUILDING_S = 600.0
 
@@ -107,7 +105,7 @@ class GraphWay:
                     session.options.rules,
                 )
         report.key, report.model = key.key, predictor.model.name
-        with ranked_by(blocks_of(predictor.model), _SIZES):
+        with ranked_by(blocks_of(predictor.model)):
             output = self._known(key, predictor)
             if output is None and session.options.mode == "replay":
                 raise PlanError(

@@ -82,10 +82,14 @@ def can_be_tried(kernel: Any) -> bool:
     return (
         kernel.heuristic_type.name in kinds
         and not kernel.custom_kernel
-        and not any(kernel.inductor_meta.get(setting, False) for setting in _SAME_AGAIN)
+        and not _is_to_repeat(kernel)
         and not any(_SHARED in config.kwargs for config in kernel.configs or ())
         and bool(kernel.configs)
     )
+
+
+def _is_to_repeat(kernel: Any) -> bool:
+    return any(kernel.inductor_meta.get(setting, False) for setting in _SAME_AGAIN)
 
 
 def nearest(kernel: Any, others: Sequence[Any], most: int) -> list[BlockSizes]:
@@ -170,7 +174,7 @@ def shorter(kernel: Any) -> Iterator[Any]:
     device, told = kernel.device_props, kernel.inductor_meta
     if kernel.heuristic_type.name != "REDUCTION" or not told.get("dynamic_scale_rblock", True):
         return
-    if device.type != "cuda" or any(told.get(setting, False) for setting in _SAME_AGAIN):
+    if device.type != "cuda" or _is_to_repeat(kernel):
         return
     known = {sizes_of(config) for config in kernel.configs}
     for config in kernel.configs:

@@ -9,8 +9,8 @@ wanted; who loads a kernel then finds it on disk. Loads no compiled kernel.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections import OrderedDict
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -26,8 +26,6 @@ _COMPILING_S: Final = 6.0
 #: Kernels that are remembered to have been asked for.
 _REMEMBERED: Final = 256
 
-_asked: OrderedDict[str, Future[int]] = OrderedDict()
-
 
 def ask_for_shorter(name: str, code: str) -> Future[int] | None:
     """Have the pool, which has started, compile a kernel with shorter pieces.
@@ -42,11 +40,12 @@ def ask_for_shorter(name: str, code: str) -> Future[int] | None:
     if _LOOPED not in code:
         return None
     _, path = PyCodeCache.write(code)
-    asked = _asked.get(path)
-    if asked is None:
-        pool: Any = AsyncCompile.process_pool()
-        until = time.time() + _COMPILING_S
-        asked = _asked[path] = pool.submit(compile_shorter, path, name, cache_places(), until)
-        while len(_asked) > _REMEMBERED:
-            _asked.popitem(last=False)
-    return asked
+    return _submitted(path, name)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _submitted(path: str, name: str) -> Future[int]:
+    pool: Any = AsyncCompile.process_pool()
+    until = time.time() + _COMPILING_S
+    submitted: Future[int] = pool.submit(compile_shorter, path, name, cache_places(), until)
+    return submitted

@@ -29,31 +29,29 @@ from fusewise.schedule.block_sizes import BlockSizes
 
 log = logging.getLogger(__name__)
 
-#: Block sizes that a model is asked about, the nearest to Inductor's own.
+#: Block sizes that a model is asked about, the nearest to Inductor's own, and that are tried of
+#: these: the best of all is mostly among the first few predicted.
 _ASKED_ABOUT: Final = 96
+_TRIED: Final = 8
 
 #: By the id of the model and the source: a kernel is asked about more than once in a compile.
 _rankings: OrderedDict[tuple[str, str], Ranking | None] = OrderedDict()
 #: Kernels whose rankings are remembered.
 _REMEMBERED: Final = 256
 
-_model: ContextVar[tuple[BlockModel, int] | None] = ContextVar("fusewise_blocks", default=None)
+_model: ContextVar[BlockModel | None] = ContextVar("fusewise_block_model", default=None)
 
 
 @contextmanager
-def ranked_by(model: BlockModel | None, most: int) -> Iterator[None]:
-    """Have a model say which block sizes are worth trying in this context; None for no model.
-
-    ``most``: how many of a kernel, the best predicted.
-    """
-    with holding(_model, None if model is None else (model, most)):
+def ranked_by(model: BlockModel | None) -> Iterator[None]:
+    """Have a model say which block sizes are worth trying in this context; None for no model."""
+    with holding(_model, model):
         yield
 
 
 def most_ranked() -> int | None:
     """How many block sizes of a kernel are tried where a model says which; None without one."""
-    found = _model.get()
-    return None if found is None else found[1]
+    return None if _model.get() is None else _TRIED
 
 
 def kernel_of(name: str, code: str) -> Any:
@@ -113,10 +111,9 @@ def expected_saving(name: str, code: str) -> float | None:
 
 
 def _ranking(kernel: Any, code: str, name: str) -> Ranking | None:
-    found = _model.get()
-    if found is None:
+    model = _model.get()
+    if model is None:
         return None
-    model, _ = found
     key = (model.id, code)
     if key not in _rankings:
         near = nearby(kernel, name, code, _ASKED_ABOUT)

@@ -45,7 +45,7 @@ def test_the_best_predicted_are_worth_trying(
     near = worth_trying(path, "triton_red", code, 32)
     assert most_ranked() is None and len(near) == 32
     assert expected_saving("triton_red", code) is None
-    with ranked_by(few_warps, 6):
+    with ranked_by(few_warps):
         few = most_ranked()
         assert few is not None
         tried = worth_trying(path, "triton_red", code, few)
@@ -63,7 +63,7 @@ def test_of_a_kernel_that_the_model_cannot_read_the_nearest_are_tried(
     code = looped().replace("r0_index + 65536 * xindex", "r0_index + ks0 * xindex")
     path = written(code)
     near = worth_trying(path, "triton_red", code, 6)
-    with ranked_by(few_warps, 6):
+    with ranked_by(few_warps):
         assert expected_saving("triton_red", code) is None
         assert worth_trying(path, "triton_red", code, 6) == near
     assert len(near) == 6
