@@ -129,8 +129,7 @@ def _bounds_of(
                 found[candidate.schedule] = _Bounds(0.0, most)
                 continue
             kernels = survey.kernels(candidate, predictor)
-            caution = PROBED["products"] if _is_probed(candidate) else 1.0
-            found[candidate.schedule] = _bounds(of_default, kernels, total, caution)
+            found[candidate.schedule] = _bounds(of_default, kernels, total, _caution(candidate))
     return found
 
 
@@ -179,7 +178,7 @@ def _generated(
             yield group_signature(survey.problem, group.names), group.us
 
 
-def _is_probed(candidate: Candidate) -> bool:
-    """Whether a candidate differs from Inductor's own in what probed rates of the device decide."""
+def _caution(candidate: Candidate) -> float:
+    """Half intervals to hold against a gain: fewer where probed rates of the device decide it."""
     kinds = kinds_of(candidate.schedule.lowering, candidate.schedule.codegen, own_plan=True)
-    return bool(kinds) and kinds <= PROBED.keys()
+    return max((PROBED.get(kind, 1.0) for kind in kinds), default=1.0)

@@ -10,8 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from fusewise.compiler.alternatives import Alternative, alternatives, few, try_alternatives
-from fusewise.compiler.inductor.choices import WIDE, schedule_of, stage_of, variants
+from fusewise.compiler.alternatives import (
+    Alternative,
+    alternatives,
+    few,
+    together,
+    try_alternatives,
+)
+from fusewise.compiler.inductor.choices import ONEDNN, WIDE, schedule_of, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.ruled import Lowered
 from fusewise.compiler.survey import Predictor, Survey, survey
@@ -27,6 +33,11 @@ log = logging.getLogger(__name__)
 #: Share of the time after which no further choice about the whole graph is looked at, where there
 #: are single nodes to decide on.
 _VARIANTS_SHARE = 0.6
+#: Choices of how a graph multiplies, the greatest gains first. Where there are products they take
+#: most of the time, so that all else is looked at on top of what is chosen here.
+_PRODUCTS = (WIDE, ONEDNN)
+#: How much faster another library has to multiply to be worth a look.
+_LEAST_FASTER = 1.2
 
 
 def survey_all(
@@ -43,8 +54,8 @@ def survey_all(
 ) -> list[Survey]:
     """Survey a graph under Inductor's own choices, then under others that change it.
 
-    First each choice about the whole graph, then single values that might better be stored or
-    inlined, by themselves and together.
+    First how it multiplies; with what is predicted best of that each choice about the whole graph,
+    then single values that might better be stored or inlined, by themselves and together.
 
     Args:
         budget_s: seconds after which no further choice is looked at, and for the search of each;
@@ -58,30 +69,51 @@ def survey_all(
     plans = gains is None or gains.may(["plan"])
     looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told, plans=plans)
     first = looks.first()
-    offered: Sequence[Alternative] = alternatives(first, predictor.profile)
+    products = _multiplied(first, looks, predictor.profile, gains)
+    base = min((first, *products), key=lambda found: found.best_us)
+    offered: Sequence[Alternative] = alternatives(base, predictor.profile)
     whole = [
         choices
         for choices in variants(predictor.profile.kind)
-        if _matter(first, choices) and _may_pay(choices, predictor.profile)
+        if choices[0].name not in _PRODUCTS and _matter(base, choices)
     ]
     if gains is not None:
         whole = [choices for choices in whole if _may_be_taken(choices, gains)]
         offered = [one for one in offered if _may_be_taken(one.choices, gains)]
-    # What may take a tenth of the time comes first, and whatever the time.
-    whole.sort(key=lambda choices: not _is_wide(choices))
     if most is not None:
         whole, offered = few(whole, offered, most)
-    looks.ahead([*whole, *(alternative.choices for alternative in offered)])
+    asked = [*whole, *(one.choices for one in offered)]
+    looks.ahead([together(base.choices, choices) for choices in asked])
     looks.share = _VARIANTS_SHARE if offered else 1.0
     others: list[Survey] = []
     for choices in whole:
-        alike = [s for s in others if _names(s.choices) == _names(choices)]
+        both = together(base.choices, choices)
+        alike = [s for s in others if _names(s.choices) == _names(both)]
         if all(_matter(s, choices) for s in alike):
-            found = looks(choices, anyway=_is_wide(choices))
+            found = looks(both)
             others += [] if found is None else [found]
     looks.share = 1.0
-    together = None if most is None else 1
-    return [first, *others, *try_alternatives(first, offered, looks, together)]
+    most_together = None if most is None else 1
+    single = try_alternatives(base, offered, looks, most_together)
+    return [first, *products, *others, *single]
+
+
+def _multiplied(
+    first: Survey, looks: _Looks, profile: DeviceProfile, gains: Gains | None
+) -> list[Survey]:
+    """The graph with its products computed otherwise, whatever the time: one after the other."""
+    found: list[Survey] = []
+    base = first
+    for choices in variants(profile.kind):
+        if choices[0].name not in _PRODUCTS or not _may_pay(choices[0].name, profile):
+            continue
+        if not _matter(base, choices) or not (gains is None or _may_be_taken(choices, gains)):
+            continue
+        other = looks(together(base.choices, choices), anyway=True)
+        if other is not None:
+            found.append(other)
+            base = min(base, other, key=lambda one: one.best_us)
+    return found
 
 
 def _may_be_taken(choices: Sequence[Choice], gains: Gains) -> bool:
@@ -95,13 +127,11 @@ def _matter(surveyed: Survey, choices: Sequence[Choice]) -> bool:
     return surveyed.grounds is None or surveyed.grounds.matter(choices)
 
 
-def _may_pay(choices: Sequence[Choice], profile: DeviceProfile) -> bool:
-    """Whether a choice about the whole graph can be worth anything on the device at all."""
-    return not profile.multiplies_half_fast or not _is_wide(choices)
-
-
-def _is_wide(choices: Sequence[Choice]) -> bool:
-    return any(choice.name == WIDE for choice in choices)
+def _may_pay(name: str, profile: DeviceProfile) -> bool:
+    """Whether another way to multiply can be worth anything on the device at all."""
+    if name == WIDE:
+        return not profile.multiplies_half_fast
+    return profile.onednn_gfs > _LEAST_FASTER * profile.flops_gfs
 
 
 def _names(choices: Sequence[Choice]) -> set[str]:

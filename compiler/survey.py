@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fusewise.compiler.inductor.choices import WIDE, config_patches, stage_of
+from fusewise.compiler.inductor.choices import ONEDNN, WIDE, config_patches, stage_of
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import listening
 from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.legality import InductorLegality
+from fusewise.compiler.inductor.onednn_products import onednn_count
 from fusewise.compiler.inductor.refusals import Refusal, classify
 from fusewise.compiler.inductor.thresholds import ORDERING_SETTING, TILING_SETTINGS, Figures
 from fusewise.compiler.inductor.wide_products import half_products
@@ -70,12 +71,12 @@ class Grounds:
     tiling_refused: bool
     #: Whether one was allowed that needed other loops.
     reordered: bool
-    #: Whether it multiplies 16-bit values that it might multiply in fp32.
-    halves: bool = False
+    #: Choices about products that would change some of them.
+    products: frozenset[str] = frozenset()
 
     def matter(self, choices: Sequence[Choice]) -> bool:
         """Whether anything might have come out otherwise under ``choices`` about the graph."""
-        if self.halves and any(choice.name == WIDE for choice in choices):
+        if any(choice.name in self.products for choice in choices):
             return True
         patches = config_patches(choices)
         tiling = [name for name in patches if name in TILING_SETTINGS]
@@ -188,8 +189,10 @@ def survey(
         candidates = _candidates((*forced, *choices), cost, result, origin)
         grounds = None
         if live.figures is not None:
-            halves = bool(half_products(graph.gm))
-            grounds = Grounds(live.figures, bool(refused), legality.reordered, halves)
+            wide = Choice(WIDE, True) in choices
+            counted = {WIDE: half_products(graph.gm), ONEDNN: onednn_count(graph.gm, wide=wide)}
+            products = frozenset(name for name, count in counted.items() if count)
+            grounds = Grounds(live.figures, bool(refused), legality.reordered, products)
         found.append(
             Survey(choices, problem, default, result, candidates, live.decisions, told, grounds)
         )

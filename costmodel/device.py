@@ -77,6 +77,9 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: Rate of matrix multiplication of 16-bit values, GFLOP/s; a CPU without instructions for them
     #: takes a hundred times as long as in fp32. 0 where unknown.
     half_gfs: float = 0.0
+    #: CPU: rate of fp32 matrix multiplication by oneDNN, GFLOP/s; ``flops_gfs`` is that of the BLAS
+    #: that PyTorch is built with. 0 where unknown.
+    onednn_gfs: float = 0.0
     #: CPU: bytes of the widest vector that one instruction takes; 0 where unknown.
     vector_width: int = 0
 

@@ -26,10 +26,12 @@ from fusewise.schedule.schedule import NODE, Choice
 #: ``setting``: about how all of a graph is lowered, fused as the compiler does. ``value``: store or
 #: inline single values. ``split``: parts of reductions. ``plan``: another partition. ``launches``:
 #: small kernels in common ones. ``code``: all else about how kernels are fused and written.
-#: ``products``: products in another precision, of which the rates are probed.
-GainKind = Literal["setting", "value", "split", "plan", "launches", "code", "products"]
-#: Half intervals for what rests on no record but on what was probed on the device itself.
-PROBED: Final[Mapping[GainKind, float]] = {"products": 0.5}
+#: ``products``: products in another precision, of which the rates are probed. ``library``: products
+#: by another library, of which they are too, and at one and the same product.
+GainKind = Literal["setting", "value", "split", "plan", "launches", "code", "products", "library"]
+#: Half intervals for what rests on no record but on what was probed on the device itself. Where two
+#: libraries multiply the same matrices, they mostly miss their rates together.
+PROBED: Final[Mapping[GainKind, float]] = {"products": 0.5, "library": 0.25}
 #: Kinds that there are records of.
 KINDS: Final[tuple[GainKind, ...]] = tuple(k for k in get_args(GainKind) if k not in PROBED)
 
@@ -49,8 +51,11 @@ CAUTIONS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 LAUNCH_SHARE: Final = 0.7
 #: Choices about all of a graph that change how reductions are cut.
 _SPLITTING: Final = "split_reductions"
-#: Choice about all of a graph in which precision it multiplies.
-_PRODUCTS: Final = "wide_products"
+#: Choices about all of a graph: in which precision it multiplies, and by which library.
+_PRODUCTS: Final[Mapping[str, GainKind]] = {
+    "wide_products": "products",
+    "onednn_products": "library",
+}
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -145,8 +150,8 @@ def kinds_of(
     for choice in lowering:
         if choice.name.startswith(SPLIT) or choice.name == _SPLITTING:
             found.add("split")
-        elif choice.name == _PRODUCTS:
-            found.add("products")
+        elif choice.name in _PRODUCTS:
+            found.add(_PRODUCTS[choice.name])
         else:
             found.add("value" if choice.name.startswith(NODE) else "setting")
     for choice in codegen:

@@ -209,13 +209,30 @@ class PlanCost:
         if measured is not None:
             return measured, 1.0, "measured"
         row = self.featurizer.batch([(node.name,)])
-        rate = self.profile.half if any(a.buffer in self._halves for a in node.reads) else 0.0
-        if not rate or not node.flops:
+        gfs = self._probed_gfs(node)
+        if not gfs or not node.flops:
             return float(roofline_us(row, self.profile)[0]), INTERVAL_FACTOR, "roofline"
-        # The roofline's products are of fp32: as many operations of these as take the same time.
-        row[0, COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / rate)
-        us = float(roofline_us(row, self.profile)[0])
-        # GFLOP/s are 10^3 operations a microsecond. What mostly waits for a rate that was probed is
-        # known better than the rest.
-        probed = node.flops / (rate * 1e3) > us / 2
-        return us, _PROBED_FACTOR if probed else INTERVAL_FACTOR, "roofline"
+        # GFLOP/s are 10^3 operations a microsecond.
+        arithmetic = node.flops / (gfs * 1e3)
+        if self.profile.kind == "cpu":
+            us = self.profile.launch_us + max(arithmetic, self._moving_us(node))
+        else:
+            # The roofline's products are of fp32: as many operations of these as take the time.
+            row[0, COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / gfs)
+            us = float(roofline_us(row, self.profile)[0])
+        # What mostly waits for a rate that was probed is known better than the rest.
+        return us, _PROBED_FACTOR if arithmetic > us / 2 else INTERVAL_FACTOR, "roofline"
+
+    def _probed_gfs(self, node: Node) -> float:
+        """Rate that was probed for a product as this, GFLOP/s; 0 where none was."""
+        if self.profile.half and any(access.buffer in self._halves for access in node.reads):
+            return self.profile.half
+        if self.profile.kind == "cuda":
+            return 0.0
+        return self.profile.onednn_gfs if node.library == "onednn" else self.profile.flops_gfs
+
+    def _moving_us(self, node: Node) -> float:
+        """Microseconds that what a library call reads and writes takes on its way."""
+        moved = sum(access.bytes for access in (*node.reads, *node.writes))
+        near = moved <= self.profile.cache_bytes and self.profile.cache_gbs
+        return moved / (1e3 * (near or self.profile.copy_gbs))

@@ -99,6 +99,8 @@ def probe(device: torch.device, extent: Extent, *, seconds: float = 0.0) -> dict
         half_product = torch.empty_like(half)
         # Transposed as weights are.
         own["half"] = lambda: torch.mm(half, half.t(), out=half_product)
+        if not cuda and torch.backends.mkldnn.is_available():
+            own["onednn"] = lambda: _by_onednn(left)
         end = time.perf_counter() + seconds
         time_us = _cuda_us if cuda else _cpu_us
         # Work that stays on a core is timed on one and scaled up: threads that wait for each other
@@ -115,18 +117,27 @@ def probe(device: torch.device, extent: Extent, *, seconds: float = 0.0) -> dict
 
     launch_us = best["launch"]
     half_flops = 2 * half_side**3 * extent.spread
+    flops = 2 * side**3 * extent.spread
     return {
         "copy_gbs": _rate(2 * large, best["copy"], 0.0),
         "gather_gbs": _rate(4 * n, best["gather"], launch_us),
         "strided_gbs": _rate(4 * apart.numel(), best["strided"], launch_us),
         "atomic_gops": _rate(n // 4, best["atomic"], launch_us),
         "contended_gops": _rate(n // 4, best["contended"], launch_us),
-        "flops_gfs": _rate(2 * side**3 * extent.spread, best["matmul"], launch_us),
+        "flops_gfs": _rate(flops, best["matmul"], launch_us),
         "transcendental_gops": _rate(wide * extent.spread, best["exp"], launch_us),
         "launch_us": round(launch_us, 3),
         "cache_gbs": _rate(8 * resident * extent.spread, best["cache"], launch_us),
         "half_gfs": _rate(half_flops, best["half"], launch_us),
+        "onednn_gfs": _rate(flops, best["onednn"], launch_us) if "onednn" in best else 0.0,
     }
+
+
+def _by_onednn(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix times itself transposed, as oneDNN multiplies plain fp32 matrices."""
+    linear: Any = torch.ops.mkldnn._linear_pointwise
+    product: torch.Tensor = linear(matrix, matrix, None, "none", [], "")
+    return product
 
 
 def _rate(units: int, us: float, launch_us: float) -> float:

@@ -23,9 +23,23 @@ _Reference = int | str
 _FOLDERS: Final = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])+(?=[^\s/\\:'\"]+)")
 #: Components of a path that are kept: enough to tell a file, too few to tell a machine.
 _KEPT: Final = 2
-#: Fields of a node that only people and their rules look at; the last ones, and of recent problems.
+#: Fields of a node that only people and their rules look at; problems that are older have none.
 _ORIGIN_FIELDS: Final = ("modules", "fx_names", "sources", "written_as")
-_FEWEST_FIELDS: Final = len(Node.__struct_fields__) - len(_ORIGIN_FIELDS)
+#: Told where one of the nodes has it.
+_LIBRARY: Final = ("library",)
+_PLAIN_FIELDS: Final = tuple(
+    name for name in Node.__struct_fields__ if name not in {*_ORIGIN_FIELDS, *_LIBRARY}
+)
+#: What may be told of a node, by how much it is.
+_TOLD: Final = {
+    len(fields): fields
+    for fields in (
+        _PLAIN_FIELDS,
+        (*_PLAIN_FIELDS, *_LIBRARY),
+        (*_PLAIN_FIELDS, *_ORIGIN_FIELDS),
+        (*_PLAIN_FIELDS, *_ORIGIN_FIELDS, *_LIBRARY),
+    )
+}
 
 
 def without_machine_paths(text: str) -> str:
@@ -60,7 +74,11 @@ def problem_text(problem: Problem) -> str:
     at = {node.name: i for i, node in enumerate(problem.nodes)}
     buffer_at = {buffer.name: i for i, buffer in enumerate(problem.buffers)}
     # Problems that know nothing of their origins' names have the text that they always had.
-    untold = () if any(_known(node) for node in problem.nodes) else _ORIGIN_FIELDS
+    told = [
+        *_PLAIN_FIELDS,
+        *(_ORIGIN_FIELDS if any(_known(node) for node in problem.nodes) else ()),
+        *(_LIBRARY if any(node.library for node in problem.nodes) else ()),
+    ]
     nodes: list[Any] = []
     here = 0
     for node in problem.nodes:
@@ -71,7 +89,7 @@ def problem_text(problem: Problem) -> str:
                 [_distance(access.buffer, buffer_at, here), *msgspec.structs.astuple(access)[1:]]
                 for access in fields[side]
             ]
-        nodes.append([here - before, *(v for name, v in fields.items() if name not in untold)])
+        nodes.append([here - before, *(fields[name] for name in told)])
     buffers: list[Any] = []
     for i, buffer in enumerate(problem.buffers):
         fields = msgspec.structs.asdict(buffer)
@@ -128,8 +146,9 @@ def _read(
     read_nodes = []
     for step, *values in nodes:
         here += step
-        told = Node.__struct_fields__[: max(len(values), _FEWEST_FIELDS)]
-        fields = dict(zip(told, values, strict=True))
+        if len(values) not in _TOLD:
+            raise ValueError(f"a node of {len(values)} fields")
+        fields = dict(zip(_TOLD[len(values)], values, strict=True))
         for side in ("reads", "writes"):
             fields[side] = [
                 [_name(buffer, buffer_names, here), *rest] for buffer, *rest in fields[side]

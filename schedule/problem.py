@@ -71,6 +71,8 @@ class Node(msgspec.Struct, frozen=True):
     #: What the compiler goes by when it cuts a reduction on a GPU into blocks, in its own words:
     #: ``inner``, ``outer``, ``outer_tiny`` or ``default``; "" for other nodes and where unknown.
     hint: str = ""
+    #: Library that computes an extern product where it is not the usual one: ``onednn``; else "".
+    library: str = ""
     # What a user knows each of ``origins`` by, "" where unknown. Of the same length as ``origins``,
     # or empty in problems that were stored before these were kept.
     #: Path of the innermost module that it is in, as in ``named_modules()``.

@@ -23,6 +23,8 @@ from fusewise.schedule.schedule import NODE, Choice, Schedule
 PRODUCTS = "products_as_sums"
 #: Products of 16-bit values in fp32. No setting either.
 WIDE = "wide_products"
+#: Products of fp32 matrices by oneDNN. No setting either.
+ONEDNN = "onednn_products"
 #: Elementary functions written into kernels. Where Inductor writes C++, there is no setting for it.
 MATH = "vector_math"
 
@@ -106,6 +108,14 @@ CHOICES: tuple[ChoiceKind, ...] = (
         (True,),
         ("cpu",),
         "compute products, convolutions and attention of 16-bit values in fp32",
+    ),
+    ChoiceKind(
+        ONEDNN,
+        "lowering",
+        (),
+        (True,),
+        ("cpu",),
+        "multiply large fp32 matrices by oneDNN instead of the BLAS that PyTorch is built with",
     ),
     ChoiceKind(
         PRODUCTS,

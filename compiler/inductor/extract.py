@@ -14,7 +14,7 @@ from typing import Any, Literal
 import sympy
 import torch.fx
 from torch._inductor import dependencies as inductor_deps
-from torch._inductor import ir
+from torch._inductor import ir, mkldnn_ir
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
@@ -142,6 +142,7 @@ def _node(
         flops=0 if generated else int(node.estimate_flops() or 0),
         signature=_signature(node, kind, ranges, reduction_type, reads, writes, operators),
         hint=_hint(node),
+        library=_library(node),
         modules=tuple(module_path(origin) for origin in origins),
         fx_names=tuple(origin.name for origin in origins),
         sources=tuple(source_line(origin) for origin in origins),
@@ -175,6 +176,11 @@ def _hint(node: _SchedulerNode) -> str:
     """The reduction hint of a node on a GPU: not in its loops, but it decides the block sizes."""
     hint = getattr(getattr(node.node, "data", None), "reduction_hint", None)
     return hint.name.lower() if hint is not None and node.is_reduction() and node.is_gpu() else ""
+
+
+def _library(node: _SchedulerNode) -> str:
+    """The library of an extern product, where a schedule chose another than Inductor takes."""
+    return "onednn" if isinstance(node.node, mkldnn_ir.LinearUnary) else ""
 
 
 def _ranges(node: _SchedulerNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -289,7 +295,7 @@ def _signature(
     body = getattr(node, "_body", None)
     code = _body_code(body) if body is not None else str(origins)
     text = repr((kind, str(node.get_device()), ranges, reduction_type, accesses, code))
-    text += _hint(node)
+    text += _hint(node) + _library(node)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

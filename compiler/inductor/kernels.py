@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fusewise.compiler.inductor.choices import MATH, PRODUCTS, WIDE, kernel_patches
+from fusewise.compiler.inductor.choices import MATH, ONEDNN, PRODUCTS, WIDE, kernel_patches
 from fusewise.compiler.inductor.combos import combined_by
+from fusewise.compiler.inductor.onednn_products import onednn_products
 from fusewise.compiler.inductor.products import products_as_sums
 from fusewise.compiler.inductor.reductions import check_shaped, check_split, reduced_by
 from fusewise.compiler.inductor.tuning import check_tuned, tuned
@@ -38,6 +39,7 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         tuned(kernel_patches(schedule.codegen), tunings(schedule.codegen)),
         reduced_by(splits(schedule.lowering), shapes(schedule.codegen)),
         products_as_sums(Choice(PRODUCTS, True) in schedule.lowering),
+        onednn_products(Choice(ONEDNN, True) in schedule.lowering),
         wide_products(Choice(WIDE, True) in schedule.lowering),
         written_out(Choice(MATH, True) in schedule.codegen),
     ):

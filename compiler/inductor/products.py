@@ -9,7 +9,6 @@ where that is worth it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,11 +16,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._inductor import graph as inductor_graph
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.hooks import is_subgraph
+from fusewise.compiler.inductor.lowering_calls import lower_otherwise
 from fusewise.compiler.inductor.replacing import holding, once
 
 aten = torch.ops.aten
@@ -59,21 +57,12 @@ def vector_products(gm: torch.fx.GraphModule) -> int:
 
 @once
 def _install() -> None:
-    lowering_class = inductor_graph.GraphLowering
-    original = lowering_class.call_function
+    lower_otherwise(_lowered)
 
-    @functools.wraps(original)
-    def call_function(
-        self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        sums = _PRODUCTS.get(target) if _active.get() else None
-        if sums is not None and not is_subgraph(V.graph):
-            result = sums(args, kwargs)
-            if result is not None:
-                return result
-        return original(self, target, args, kwargs)
 
-    lowering_class.call_function = call_function  # type: ignore[method-assign]
+def _lowered(_graph: object, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    sums = _PRODUCTS.get(target) if _active.get() else None
+    return None if sums is None else sums(args, kwargs)
 
 
 def _mm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -10,7 +10,6 @@ here decides where that is worth it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,10 +19,9 @@ import torch
 import torch.fx
 from torch._inductor import graph as inductor_graph
 from torch._inductor import ir
-from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
-from fusewise.compiler.inductor.hooks import is_subgraph
+from fusewise.compiler.inductor.lowering_calls import lower_otherwise
 from fusewise.compiler.inductor.products import HALF, cast, widened
 from fusewise.compiler.inductor.replacing import holding, once
 
@@ -96,20 +94,16 @@ def _counts(target: Any, tensors: list[tuple[str, torch.dtype, tuple[Any, ...]]]
 
 @once
 def _install() -> None:
-    lowering_class = inductor_graph.GraphLowering
-    original = lowering_class.call_function
+    lower_otherwise(_lowered)
 
-    @functools.wraps(original)
-    def call_function(
-        self: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        wide = _active.get() and target in _ALL and not is_subgraph(V.graph)
-        if not wide or not _lowered_counts(target, args):
-            return original(self, target, args, kwargs)
-        args, kwargs = pytree.tree_map_only(ir.TensorBox, widened, (args, kwargs))
-        return _narrowed(original(self, target, args, kwargs), self.current_node)
 
-    lowering_class.call_function = call_function  # type: ignore[method-assign]
+def _lowered(
+    graph: inductor_graph.GraphLowering, target: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    if not _active.get() or target not in _ALL or not _lowered_counts(target, args):
+        return None
+    args, kwargs = pytree.tree_map_only(ir.TensorBox, widened, (args, kwargs))
+    return _narrowed(graph.call_function(target, args, kwargs), graph.current_node)
 
 
 def _lowered_counts(target: Any, args: Any) -> bool:
