@@ -69,6 +69,30 @@ def test_what_is_no_store(invoke: Invoke, refused: Refused, tmp_path: Path) -> N
     assert path.read_bytes() == b"something else" * 1000
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("store", "info"),
+        ("store", "export", "out"),
+        ("store", "merge", "other.duckdb"),
+        ("store", "features"),
+        ("collect", "--limit", "1"),
+    ],
+    ids=" ".join,
+)
+def test_a_path_that_is_no_file(
+    invoke: Invoke, refused: Refused, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    refused(
+        invoke(*command, "--store", tmp_path),
+        f"{tmp_path}: is a folder, not a regular file; ",
+        f"--store or as fusewise.store): give that of a file, such as {tmp_path}/store.duckdb",
+    )
+    refused(invoke(*command, "--store", "/dev/null"), "/dev/null: is a device", "a regular file,")
+    assert not any(tmp_path.iterdir())
+    assert not tmp_path.with_name(f"{tmp_path.name}.lock").exists()
+
+
 def test_export(invoke: Invoke, store: Path, tmp_path: Path) -> None:
     result = invoke("store", "export", tmp_path / "out", "--store", store, "--json")
     files = json.loads(result.stdout)["files"]
@@ -94,3 +118,8 @@ def test_merge_into_itself(invoke: Invoke, refused: Refused, store: Path) -> Non
 
 def test_merge_of_nothing(invoke: Invoke, refused: Refused, store: Path, tmp_path: Path) -> None:
     refused(invoke("store", "merge", tmp_path / "missing", "--store", store), "no store")
+
+
+def test_merge_of_a_folder(invoke: Invoke, refused: Refused, store: Path, tmp_path: Path) -> None:
+    result = invoke("store", "merge", tmp_path, "--store", store)
+    refused(result, f"{tmp_path}: is a folder", "given (as an argument")

@@ -212,6 +212,23 @@ def test_store_in_a_folder_that_cannot_be_written(
     check(compiled, {"fusewise.store": tmp_path / "file" / "store.duckdb"}, str(tmp_path / "file"))
 
 
+@pytest.mark.parametrize("mode", ["measure", "predict", "replay"])
+def test_store_that_is_no_file(compiled: Compile, tmp_path: Path, mode: str) -> None:
+    folder = tmp_path / "apart" / "runs"
+    folder.mkdir(parents=True)
+    options = {"fusewise.mode": mode, "fusewise.store": folder}
+    _, (warning,) = compiled(options)
+    assert f"{folder}: is a folder, not a regular file" in warning
+    assert f"fusewise.store): give that of a file, such as {folder}/store.duckdb" in warning
+    (report,), silence = compiled(options)
+    assert report.fallback is not None and report.fallback in warning and silence == []
+    _, (warning,) = compiled(options | {"fusewise.store": "/dev/null"})
+    assert "/dev/null: is a device, not a regular file" in warning
+    # Nothing was begun beside it either.
+    assert list(folder.parent.iterdir()) == [folder] and not any(folder.iterdir())
+    assert not Path("/dev/devices").exists()
+
+
 def test_store_without_a_home(compiled: Compile) -> None:
     _, (warning,) = compiled({"fusewise.store": "~nobody-of-that-name/store.duckdb"})
     assert "fusewise.store" in warning

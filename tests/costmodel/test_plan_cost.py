@@ -98,6 +98,29 @@ def test_products_of_halves_take_the_rate_of_halves(profile: DeviceProfile, soft
     assert us(kind="cuda") == pytest.approx(10_000.0 / TENSOR_CORES, rel=0.01)
 
 
+def test_products_take_the_rate_of_their_library(profile: DeviceProfile, softmax: Problem):
+    def us(library: str, **rates: object) -> Prediction:
+        known = msgspec.structs.replace(profile, kind="cpu", **rates)
+        problem = with_kind(softmax, "extern", flops=2_000_000_000, library=library)
+        return PlanCost(problem, known, Roofline(known)).score([("op0",)])
+
+    usual, other = us("", onednn_gfs=400.0), us("onednn", onednn_gfs=400.0)
+    assert usual.us[0] == pytest.approx(10_000.0, rel=0.01)
+    assert other.us[0] == pytest.approx(5_000.0, rel=0.01)
+    # Both rates were probed; of what was not nothing is known but the roofline.
+    assert usual.high_us[0] / usual.us[0] == other.high_us[0] / other.us[0] == 2.0
+    assert us("onednn").high_us[0] / us("onednn").us[0] == 4.0
+
+
+def test_what_moves_takes_its_time_too(profile: DeviceProfile, softmax: Problem):
+    known = msgspec.structs.replace(profile, kind="cpu", flops_gfs=1e6)
+    problem = with_kind(softmax, "extern", flops=1_000)
+    moved = sum(a.bytes for a in (*problem.nodes[0].reads, *problem.nodes[0].writes))
+    rate = (known.cache_gbs or known.copy_gbs) if moved <= known.cache_bytes else known.copy_gbs
+    found = PlanCost(problem, known, Roofline(known)).score([("op0",)]).us[0]
+    assert found == pytest.approx(known.launch_us + moved / (rate * 1e3))
+
+
 def test_what_is_fused_into_a_template_adds_to_its_time(profile: DeviceProfile, softmax: Problem):
     problem = with_kind(softmax, "template")
     cost = PlanCost(problem, profile, Roofline(profile), {"mm": 42.0})

@@ -48,6 +48,16 @@ def test_too_few_rows(make_store: MakeStore):
     assert "at least 50 are needed; collect or compile more graphs" in line
 
 
+@pytest.mark.parametrize("how", [(), ("--probe",), ("--evaluate-only",)])
+def test_a_store_that_is_no_file(tmp_path: Path, how: tuple[str, ...]):
+    line = refused("--store", tmp_path, *how)
+    assert f"{tmp_path}: is a folder, not a regular file" in line
+    assert f"such as {tmp_path}/store.duckdb" in line
+    assert "/dev/null: is a device" in refused("--store", "/dev/null", *how)
+    assert not any(tmp_path.iterdir())
+    assert not (tmp_path.parent / "devices").exists() and not Path("/dev/devices").exists()
+
+
 def test_one_family(make_store: MakeStore):
     line = refused("--store", make_store(families=1))
     assert "of one family, 'family0'" in line
