@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,21 +16,22 @@ if TYPE_CHECKING:
 
     from fusewise.datasets.store import Store
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+#: Seconds alone, or hours, minutes and seconds, in this order and each at most once.
+_DURATION = re.compile(rf"{_NUMBER}|(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
+#: Seconds that each number of it counts.
+_UNITS = (1.0, 3600.0, 60.0, 1.0)
 
 
 def duration(text: str) -> float:
-    """Seconds from ``90``, ``90s``, ``10m`` or ``1.5h``, for an option's ``type``.
+    """Seconds from ``90``, ``90s``, ``1.5h`` or ``1h14m30s``, for an option's ``type``.
 
     Raises:
         BadParameter: it is none, or not more than 0.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no duration; write 90, 90s, 10m or 1.5h")
-    seconds = float(found[1]) * _UNITS[found[2]]
-    if seconds <= 0:
-        raise click.BadParameter("a duration has to be more than 0")
+    seconds = duration_or_none(text)
+    if seconds == 0:
+        raise click.BadParameter(f"{text!r} is no time at all; a duration has to be more than 0")
     return seconds
 
 
@@ -39,7 +41,19 @@ def duration_or_none(text: str) -> float:
     Raises:
         BadParameter: it is no duration.
     """
-    return 0.0 if re.fullmatch(r"0+(\.0+)?[smh]?", text.strip()) else duration(text)
+    written = text.strip()
+    found = _DURATION.fullmatch(written)
+    # The pattern has nothing that must be there.
+    if not written or found is None:
+        raise click.BadParameter(
+            f"{text!r} is no duration; write 90, 90s, 10m, 1.5h or 1h14m30s "
+            "(hours, then minutes, then seconds, each once)"
+        )
+    numbers = zip(found.groups(), _UNITS, strict=True)
+    seconds = math.fsum(float(number) * unit for number, unit in numbers if number is not None)
+    if not math.isfinite(seconds):
+        raise click.BadParameter(f"a duration of {len(written)} characters has no end; write 8h")
+    return seconds
 
 
 store_option = click.option(
@@ -80,10 +94,12 @@ def existing_store(path: Path | None) -> Store:
     Raises:
         StoreError: there is none, or it cannot be opened.
     """
+    from fusewise.datasets.location import check_store_path
     from fusewise.datasets.store import Store, default_store_path
 
     path = path or default_store_path()
-    if not path.is_file():
+    check_store_path(path)
+    if not path.exists():
         raise StoreError(
             "there is no store",
             subject=str(path),

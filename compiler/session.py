@@ -24,6 +24,7 @@ from fusewise.compiler.spending import Spending
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_key, device_profile
 from fusewise.costmodel.registry import load_model
+from fusewise.datasets.location import check_store_path
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import UnsupportedError
 from fusewise.schedule.plan_file import PlanFile, read_plan_file
@@ -50,7 +51,12 @@ class Session:
     _opening: Future[Store] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Nothing was spent yet."""
+        """Nothing was spent yet.
+
+        Raises:
+            StoreError: there can be no store at the path, so nothing is to be kept beside it.
+        """
+        check_store_path(self.options.store)
         self.spending = Spending(self.options.budget_s)
 
     @cached_property

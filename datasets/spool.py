@@ -43,8 +43,15 @@ class SpoolWriter:
     Safe to use from several threads.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, remedy: str) -> None:
+        """Name a folder; nothing is made.
+
+        Args:
+            folder: the spool.
+            remedy: what to do where it cannot be written; says where the path came from.
+        """
         self.folder = folder
+        self.remedy = remedy
         self._descriptor: int | None = None
         self._lock = threading.Lock()
         _writers.add(self)
@@ -81,8 +88,7 @@ class SpoolWriter:
             raise StoreError(
                 f"rows cannot be written: {error.strerror or error}",
                 subject=str(self.folder),
-                remedy="make the folder writable and free some space, "
-                "or set FUSEWISE_HOME to another one",
+                remedy=self.remedy,
             ) from error
 
     def _open(self) -> int:

@@ -16,12 +16,12 @@ from typing import Self, cast
 
 import duckdb
 import msgspec
-import platformdirs
 
 from fusewise.datasets.block_samples import BlockSample, block_samples
 from fusewise.datasets.database import LOCK_TIMEOUT, Database
 from fusewise.datasets.decided import Decided, Outcome
 from fusewise.datasets.ingest import IngestReport, has_news, ingest
+from fusewise.datasets.location import check_store_path, home_folder, writing_remedy
 from fusewise.datasets.rows import (
     DecisionRow,
     DeviceKind,
@@ -50,7 +50,7 @@ def default_store_path() -> Path:
     Raises:
         StoreError: ``FUSEWISE_HOME`` is in the home of somebody who is not there.
     """
-    home = os.environ.get("FUSEWISE_HOME") or platformdirs.user_data_dir("fusewise")
+    home = home_folder()
     try:
         return Path(home).expanduser() / "store.duckdb"
     except RuntimeError as error:
@@ -59,23 +59,6 @@ def default_store_path() -> Path:
             subject="FUSEWISE_HOME",
             remedy="set it to a folder that you can write to",
         ) from error
-
-
-def _remedy(path: Path) -> str:
-    """What to do where the store at ``path`` cannot be written, by where the path came from."""
-    home = os.environ.get("FUSEWISE_HOME")
-    # Not ``Path.expanduser``, which raises for the home of somebody who is not there.
-    own = Path(os.path.expanduser(home or platformdirs.user_data_dir("fusewise")))  # noqa: PTH111
-    if path != own.absolute() / "store.duckdb":
-        return (
-            "that path was given for the store (with --store, fusewise.store or in Python): "
-            "give one in a folder that can be written and has free space"
-        )
-    source = "FUSEWISE_HOME" if home else "your data folder, as FUSEWISE_HOME is not set"
-    return (
-        f"the store is in {source}: make the folder writable and free some space, "
-        "or set FUSEWISE_HOME to another one"
-    )
 
 
 class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,8 +86,9 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool, timeout: float) -> None:
         self.path = path
         self.read_only = read_only
-        self._database = Database(path, remedy=_remedy(path), timeout=timeout)
-        self._spool = SpoolWriter(path.with_name(path.name + ".spool"))
+        remedy = writing_remedy(path)
+        self._database = Database(path, remedy=remedy, timeout=timeout)
+        self._spool = SpoolWriter(path.with_name(path.name + ".spool"), remedy=remedy)
         self._decided = Decided(path)
 
     @classmethod
@@ -123,12 +107,13 @@ class Store:
             timeout: seconds to wait for another process that has it.
 
         Raises:
-            StoreError: it is held too long by another process, damaged, no store, of a newer
-                schema, or cannot be written. The file is left as it was.
+            StoreError: it is held too long by another process, damaged, no store, no regular
+                file, of a newer schema, or cannot be written. What is there is left as it was.
         """
+        check_store_path(Path(path))
         store = cls(Path(path).absolute(), read_only=read_only, timeout=timeout)
         if read_only:
-            if not store.path.is_file():
+            if not store.path.exists():
                 raise StoreError(
                     "there is no store",
                     subject=str(store.path),
@@ -386,7 +371,8 @@ class Store:
                 subject=str(other_path),
                 remedy="give another store",
             )
-        if not other_path.is_file():
+        check_store_path(other_path)
+        if not other_path.exists():
             raise StoreError(
                 "there is no store", subject=str(other_path), remedy="give the path of one"
             )

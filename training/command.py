@@ -23,6 +23,7 @@ from fusewise.costmodel.model_file import read_manifest
 from fusewise.costmodel.registry import find_model, list_models, load_model
 from fusewise.costmodel.roofline import Roofline
 from fusewise.datasets.dataset import Dataset, load
+from fusewise.datasets.location import check_store_path
 from fusewise.datasets.store import Store, default_store_path
 from fusewise.schedule.errors import FusewiseError, ModelError, OptionError, StoreError
 from fusewise.training.devices import choose_profile
@@ -214,6 +215,7 @@ def _evaluate(
 def _probe(wanted: _Options, *, as_json: bool) -> None:
     """Measure the accelerator that there is, else the CPU, and show what was found."""
     store = wanted.store or default_store_path()
+    check_store_path(store)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with Console(stderr=True).status(f"measuring {device_key(device)}, a minute"):
         profile = renew_profile(device, store.parent, seconds=PROBE_S)
@@ -278,7 +280,8 @@ def _refuse(option: str, cause: str, remedy: str) -> None:
 
 def _open_store(path: Path) -> Store:
     """The store at ``path``. Opening alone would make a missing one."""
-    if not path.is_file():
+    check_store_path(path)
+    if not path.exists():
         raise StoreError(
             "there is no store",
             subject=str(path),
