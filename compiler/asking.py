@@ -181,4 +181,5 @@ def _generated(
 def _caution(candidate: Candidate) -> float:
     """Half intervals to hold against a gain: fewer where probed rates of the device decide it."""
     kinds = kinds_of(candidate.schedule.lowering, candidate.schedule.codegen, own_plan=True)
-    return max((PROBED.get(kind, 1.0) for kind in kinds), default=1.0)
+    probed = [PROBED[kind].caution if kind in PROBED else 1.0 for kind in kinds]
+    return max(probed, default=1.0)

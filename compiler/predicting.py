@@ -122,16 +122,16 @@ def _foreseen(
                 own_plan=schedule.plan == survey.default_plan,
             )
             gain = difference(own, survey.kernels(candidate, predictor))
-            caution = gains.asked(kinds)
+            demand = gains.asked(kinds)
             surely, reason = None, f"saves {gain.saved_us:.1f} us of {total_us:.1f} by prediction"
-            if caution is None:
+            if demand is None:
                 reason += "; of its kind nothing is taken without being measured"
-            elif gain.saved_us < LEAST_SHARE * total_us:
+            elif gain.saved_us < demand.share * total_us:
                 reason += ", too little to be sure of"
-            elif gain.at_least(caution) <= 0.0:
+            elif demand.surely_us(gain, total_us) <= 0.0:
                 reason += f", give or take {gain.unsure_us:.1f}: not sure enough"
             else:
-                surely = gain.at_least(caution)
+                surely = demand.surely_us(gain, total_us)
             found.append(_Foreseen(candidate, survey, gain, surely, reason))
     return found
 

@@ -8,6 +8,7 @@ with the model. Nothing here predicts a time or chooses a schedule.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,14 +30,8 @@ from fusewise.schedule.schedule import NODE, Choice
 #: ``products``: products in another precision, of which the rates are probed. ``library``: products
 #: by another library, of which they are too, and at one and the same product.
 GainKind = Literal["setting", "value", "split", "plan", "launches", "code", "products", "library"]
-#: Half intervals for what rests on no record but on what was probed on the device itself. Where two
-#: libraries multiply the same matrices, they mostly miss their rates together.
-PROBED: Final[Mapping[GainKind, float]] = {"products": 0.5, "library": 0.25}
-#: Kinds that there are records of.
-KINDS: Final[tuple[GainKind, ...]] = tuple(k for k in get_args(GainKind) if k not in PROBED)
-
 #: Version of the rule that :class:`Gains` are made for.
-RULE_VERSION: Final = 1
+RULE_VERSION: Final = 2
 #: Part of a graph's predicted time that a choice has to save, and that common launches have to: in
 #: the times of launches there is less to be wrong about.
 LEAST_SHARE: Final = 0.02
@@ -45,7 +40,8 @@ LEAST_LAUNCHES: Final = 0.01
 #: may be. One that was slower is added to what was seen, since there was no more to be seen.
 TOLERATED: Final = 0.01
 RISK: Final = 0.1
-#: Half intervals that may be asked for, the least first.
+#: Parts of a graph's time and half intervals that may be asked for, the least first.
+SHARES: Final = (LEAST_SHARE, 0.05, 0.1)
 CAUTIONS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 #: Part of a launch's time that is saved where two kernels share one.
 LAUNCH_SHARE: Final = 0.7
@@ -56,6 +52,35 @@ _PRODUCTS: Final[Mapping[str, GainKind]] = {
     "wide_products": "products",
     "onednn_products": "library",
 }
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a predicted gain has to be for it to be taken."""
+
+    #: Part of the graph's predicted time, at least.
+    share: float
+    #: Half intervals of the kernels that differ, with which held against it something is left.
+    caution: float = 0.0
+
+    def surely_us(self, gain: Difference, total_us: float) -> float:
+        """Microseconds that it surely saves of ``total_us``; 0 where that is not enough."""
+        if gain.saved_us < self.share * total_us:
+            return 0.0
+        return max(gain.at_least(self.caution), 0.0)
+
+    def and_that(self, other: Demand) -> Demand:
+        """Both."""
+        return Demand(max(self.share, other.share), max(self.caution, other.caution))
+
+
+#: For what rests on no record but on what was probed on the device itself. Where two libraries
+#: multiply the same matrices, they mostly miss their rates together.
+PROBED: Final[Mapping[GainKind, Demand]] = {
+    "products": Demand(LEAST_SHARE, 0.5),
+    "library": Demand(LEAST_SHARE, 0.25),
+}
+#: Kinds that there are records of.
+KINDS: Final[tuple[GainKind, ...]] = tuple(k for k in get_args(GainKind) if k not in PROBED)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -74,24 +99,25 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Gains(msgspec.Struct, frozen=True, kw_only=True):
-    """Which kinds of choices a prediction may take, and how sure of them it has to be."""
+    """Which kinds of choices a prediction may take, and what it has to promise for that."""
 
     version: int = RULE_VERSION
-    #: For each kind, how many half intervals of the kernels that differ are held against a gain;
-    #: None for never.
-    caution: dict[str, float | None]
+    #: For each kind; None for never.
+    demands: dict[str, Demand | None]
     #: Part of a launch's time that is saved where two kernels share one.
     launch_share: float = LAUNCH_SHARE
-    #: What the cautions rest on, by kind; empty where another model's are taken.
+    #: What the demands rest on, by kind; empty where another model's are taken.
     records: dict[str, Record] = {}
     #: How far whole plans lie from the sums over their groups; None where nothing is known of it.
     plans: PlanMargins | None = None
 
-    def asked(self, kinds: Iterable[GainKind]) -> float | None:
-        """Half intervals for a schedule that is of all these kinds; None for never."""
-        found = [self.caution.get(kind, PROBED.get(kind)) for kind in kinds]
+    def asked(self, kinds: Iterable[GainKind]) -> Demand | None:
+        """What is asked of a schedule that is of all these kinds; None for never."""
+        found = [self.demands.get(kind, PROBED.get(kind)) for kind in kinds]
         known = [one for one in found if one is not None]
-        return None if len(known) < len(found) else max(known, default=0.0)
+        if len(known) < len(found):
+            return None
+        return functools.reduce(Demand.and_that, known) if known else Demand(LEAST_SHARE)
 
     def may(self, kinds: Iterable[GainKind]) -> bool:
         """Whether a schedule of all these kinds is ever taken by prediction."""
@@ -99,21 +125,22 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
 
     def on_another_device(self) -> Gains:
         """For a model that was not trained on the device: what counts has to be sure."""
-        caution = {
-            kind: one if one is None or kind == "launches" else max(one, CAUTIONS[-1])
-            for kind, one in self.caution.items()
+        sure = Demand(LEAST_SHARE, CAUTIONS[-1])
+        demands = {
+            kind: one if one is None or kind == "launches" else one.and_that(sure)
+            for kind, one in self.demands.items()
         }
-        return msgspec.structs.replace(self, caution=caution, records={}, plans=None)
+        return msgspec.structs.replace(self, demands=demands, records={}, plans=None)
 
 
-def _never(**but: float) -> dict[str, float | None]:
+def _never(**but: Demand) -> dict[str, Demand | None]:
     return {kind: but.get(kind) for kind in KINDS}
 
 
 #: For models that have no record of their own: what came out on the published datasets.
 USUAL: Final[Mapping[str, Gains]] = {
-    "cuda": Gains(caution=_never(setting=0.0, launches=0.0)),
-    "cpu": Gains(caution=_never()),
+    "cuda": Gains(demands=_never(setting=Demand(SHARES[1]), launches=Demand(LEAST_LAUNCHES))),
+    "cpu": Gains(demands=_never()),
 }
 
 

@@ -2,9 +2,9 @@
 
 Schedules that were measured beside the compiler's own are predicted by models that saw nothing of
 their family. For each kind of choice the best predicted schedule of each graph is taken, as mode
-``predict`` would, and held to what was measured. A kind passes with the least caution at which few
-enough of those taken were slower (risk control as in Angelopoulos et al. 2022, with the count of
-slower ones in place of a bound on its mean). Fits nothing itself.
+``predict`` would, and held to what was measured. A kind passes with the demand that gains most of
+those by which few enough of what is taken were slower (risk control as in Angelopoulos et al. 2022,
+with the count of slower ones in place of a bound on its mean). Fits nothing itself.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from fusewise.costmodel.gains import (
     KINDS,
     LAUNCH_SHARE,
     LEAST_LAUNCHES,
-    LEAST_SHARE,
     RISK,
+    SHARES,
     TOLERATED,
     USUAL,
+    Demand,
     Difference,
     GainKind,
     Gains,
@@ -94,11 +95,9 @@ class Tried:
     #: By how much it was faster, in microseconds.
     measured_us: float = 0.0
 
-    def surely_us(self, caution: float) -> float:
+    def surely_us(self, demand: Demand) -> float:
         """What it surely saves; 0 where it is not taken."""
-        least = LEAST_LAUNCHES if self.kinds == {"launches"} else LEAST_SHARE
-        enough = self.gain.saved_us >= least * self.total_us
-        return max(self.gain.at_least(caution), 0.0) if enough else 0.0
+        return demand.surely_us(self.gain, self.total_us)
 
 
 def tried_schedules(
@@ -225,25 +224,28 @@ def gains_from(tried: Sequence[Tried], device_kind: str) -> Gains:
     Of a kind that too few were taken of, what is usual on such a device holds.
     """
     usual = USUAL[device_kind]
-    caution: dict[str, float | None] = {}
+    demands: dict[str, Demand | None] = {}
     records: dict[str, Record] = {}
     for kind in KINDS:
         some = [one for one in tried if one.kinds == {kind}]
-        found = [(at, record_of(some, at)) for at in CAUTIONS]
+        least = (LEAST_LAUNCHES,) if kind == "launches" else SHARES
+        asked = [Demand(share, caution) for share in least for caution in CAUTIONS]
+        found = [(demand, record_of(some, demand)) for demand in asked]
         if found[0][1].taken < ENOUGH:
-            caution[kind], records[kind] = usual.caution[kind], found[0][1]
+            demands[kind], records[kind] = usual.demands[kind], found[0][1]
             continue
-        passing = next(((at, record) for at, record in found if record.passes), None)
-        caution[kind] = None if passing is None else passing[0]
-        records[kind] = found[0][1] if passing is None else passing[1]
+        passing = [(demand, record) for demand, record in found if record.passes]
+        # Of equals the first, which asks for least.
+        best = max(passing, key=lambda pair: pair[1].taken * pair[1].gain, default=None)
+        demands[kind], records[kind] = (None, found[0][1]) if best is None else best
     shares = [one.measured_us / one.launches_us for one in tried if one.launches_us > 0.0]
     share = LAUNCH_SHARE if len(shares) < ENOUGH else float(np.clip(np.median(shares), 0.0, 1.0))
-    return Gains(caution=caution, launch_share=share, records=records)
+    return Gains(demands=demands, launch_share=share, records=records)
 
 
-def record_of(tried: Iterable[Tried], caution: float) -> Record:
+def record_of(tried: Iterable[Tried], demand: Demand) -> Record:
     """What comes of taking the best of each graph's schedules."""
-    taken = list(_taken(tried, lambda one: one.surely_us(caution)).values())
+    taken = list(_taken(tried, lambda one: one.surely_us(demand)).values())
     slower = sum(one.log_gain < -np.log1p(TOLERATED) for one in taken)
     mean = float(np.mean([one.log_gain for one in taken])) if taken else 0.0
     return Record(len(taken), int(slower), mean)
@@ -264,8 +266,8 @@ def foresight(tried: Sequence[Tried], gains: Gains) -> Foresight | None:
         return None
 
     def surely(one: Tried) -> float:
-        caution = gains.asked(one.kinds)
-        return 0.0 if caution is None else one.surely_us(caution)
+        demand = gains.asked(one.kinds)
+        return 0.0 if demand is None else one.surely_us(demand)
 
     taken = _taken(tried, surely)
     best: dict[str, float] = {}
@@ -273,9 +275,9 @@ def foresight(tried: Sequence[Tried], gains: Gains) -> Foresight | None:
         best[one.graph_key] = max(best.get(one.graph_key, 0.0), one.log_gain)
     logs = np.array([taken[key].log_gain if key in taken else 0.0 for key in best])
     kinds = {
-        kind: record_of((one for one in tried if one.kinds == {kind}), caution)
-        for kind, caution in gains.caution.items()
-        if caution is not None
+        kind: record_of((one for one in tried if one.kinds == {kind}), demand)
+        for kind, demand in gains.demands.items()
+        if demand is not None
     }
     return Foresight(
         graphs=len(best),

@@ -19,7 +19,7 @@ from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Predictor, Survey
 from fusewise.costmodel.device import DeviceProfile, device_profile
-from fusewise.costmodel.gains import USUAL, Gains, gains_of
+from fusewise.costmodel.gains import LEAST_SHARE, USUAL, Demand, Gains, gains_of
 from fusewise.costmodel.interface import FloatArray, Prediction
 from fusewise.costmodel.launches import is_loop
 from fusewise.costmodel.roofline import Roofline
@@ -33,6 +33,9 @@ from fusewise.schedule.schedule import Candidate, Choice, Schedule
 from fusewise.search.result import unsearched
 
 gpu = pytest.mark.gpu
+
+
+LEAST = Demand(LEAST_SHARE)
 
 
 class Known:
@@ -117,7 +120,7 @@ def test_small_kernels_share_launches_where_that_counts(h200: Any) -> None:
     # record.
     assert chosen([survey], predictor).candidates == report.candidates
     on_cpu = msgspec.structs.replace(predictor.profile, kind="cpu")
-    never = msgspec.structs.replace(USUAL["cuda"], caution={"setting": 0.0})
+    never = msgspec.structs.replace(USUAL["cuda"], demands={"setting": LEAST})
     for other, how in (
         (replace(predictor, profile=on_cpu), {}),
         (predictor, {"launches": False}),
@@ -215,7 +218,7 @@ def test_a_setting_is_taken_where_it_plainly_gains(h200: Any) -> None:
     both = of(setting, value)
     assert both.chosen == both.default
     # Intervals count as the record says.
-    careful = msgspec.structs.replace(USUAL["cuda"], caution={"setting": 1.0})
+    careful = msgspec.structs.replace(USUAL["cuda"], demands={"setting": Demand(LEAST_SHARE, 1.0)})
     sure, unsure = of(setting, gains=careful), of(setting, gains=careful, factor=30.0)
     assert sure.chosen is not None and sure.chosen.schedule == taken.schedule
     assert unsure.chosen == unsure.default
@@ -241,8 +244,8 @@ def test_what_is_never_taken_is_not_looked_at(live: Any, profiled: Path) -> None
     profile = device_profile(torch.device("cpu"), home)
     (graph,) = live.capture(live.UserProgram(chain, (torch.randn(64, 48),)))
 
-    def looked(caution: dict[str, float | None]) -> list[Survey]:
-        gains = Gains(caution=caution)
+    def looked(demands: dict[str, Demand | None]) -> list[Survey]:
+        gains = Gains(demands=demands)
         predictor = Predictor(Known(profile, gains), profile, {})
         with graph.context():
             return survey_all(
@@ -252,14 +255,14 @@ def test_what_is_never_taken_is_not_looked_at(live: Any, profiled: Path) -> None
     (only,) = looked({})
     assert [c.origin for c in only.candidates] == ["default"]
     assert only.result.states == 0
-    settings = looked({"setting": 0.0})
+    settings = looked({"setting": LEAST})
     assert len(settings) > 1 and all(s.result.states == 0 for s in settings)
     assert not any(choice.of_part for s in settings for choice in s.choices)
-    again = looked({"setting": 0.0})
+    again = looked({"setting": LEAST})
     assert [(s.choices, s.candidates) for s in again] == [
         (s.choices, s.candidates) for s in settings
     ]
-    plans = looked({"plan": 0.0})
+    plans = looked({"plan": LEAST})
     assert len(plans) == 1 and plans[0].result.states > 0
 
 

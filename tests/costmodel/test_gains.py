@@ -14,8 +14,12 @@ from fusewise.costmodel.borrowed import BorrowedModel
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.gains import (
     KINDS,
+    LEAST_SHARE,
+    PROBED,
     RISK,
+    SHARES,
     USUAL,
+    Demand,
     Gains,
     Kernel,
     Record,
@@ -32,7 +36,7 @@ from fusewise.schedule.kernel_choices import blocks_choice, combo_choice
 from fusewise.schedule.reductions import split_choice
 from fusewise.schedule.schedule import Choice
 
-OWN = Gains(caution={"setting": 0.3, "launches": 0.0, "plan": None})
+OWN = Gains(demands={"setting": Demand(0.02, 0.3), "launches": Demand(0.01), "plan": None})
 
 
 def kernel(signature: str, us: float, factor: float = 1.5) -> Kernel:
@@ -67,8 +71,10 @@ def test_choices_are_of_kinds() -> None:
 
 
 def test_the_most_doubtful_kind_decides() -> None:
-    assert OWN.asked([]) == 0.0
-    assert OWN.asked(["setting", "launches"]) == 0.3
+    assert OWN.asked([]) == Demand(LEAST_SHARE) and OWN.asked(["launches"]) == Demand(0.01)
+    assert OWN.asked(["setting", "launches"]) == Demand(0.02, 0.3)
+    both = Gains(demands={"setting": Demand(0.05, 0.1), "value": Demand(0.02, 0.5)})
+    assert both.asked(["setting", "value"]) == Demand(0.05, 0.5)
     assert OWN.asked(["setting", "plan"]) is None
     # Of a kind that the record knows nothing of nothing is taken.
     assert not OWN.may(["split"]) and OWN.may(["launches"])
@@ -114,7 +120,7 @@ def test_products_rest_on_what_was_probed(model: Any) -> None:
     kinds = kinds_of((Choice("wide_products", True),), (), own_plan=True)
     assert kinds == {"products"}
     for gains in (USUAL["cpu"], OWN, OWN.on_another_device()):
-        assert gains.asked(kinds) == 0.5
+        assert gains.asked(kinds) == PROBED["products"]
     assert USUAL["cpu"].asked([*kinds, "plan"]) is None
 
 
@@ -123,7 +129,7 @@ def test_what_was_not_trained_on_the_device_has_to_be_surer(
 ) -> None:
     here = msgspec.structs.replace(profile, key="other")
     borrowed = gains_of(BorrowedModel(model.with_gains(OWN), profile, here), "cpu")
-    assert borrowed.asked(["setting"]) == 1.0
+    assert borrowed.asked(["setting"]) == Demand(LEAST_SHARE, 1.0)
     # How long a launch takes is measured on each device.
-    assert borrowed.asked(["launches"]) == 0.0 and not borrowed.may(["plan"])
-    assert gains_of(Roofline(profile), "cuda").asked(["setting"]) == 1.0
+    assert borrowed.asked(["launches"]) == Demand(0.01) and not borrowed.may(["plan"])
+    assert gains_of(Roofline(profile), "cuda").asked(["setting"]) == Demand(SHARES[1], 1.0)

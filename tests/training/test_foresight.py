@@ -11,10 +11,12 @@ import pytest
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.gains import (
-    CAUTIONS,
     LAUNCH_SHARE,
+    LEAST_SHARE,
     RISK,
+    SHARES,
     USUAL,
+    Demand,
     Difference,
     GainKind,
     Gains,
@@ -32,6 +34,8 @@ from fusewise.training.foresight import (
     tried_schedules,
 )
 
+LEAST = Demand(LEAST_SHARE)
+
 
 def tried(
     graph: int, ratio: float, saved: float = 10.0, unsure: float = 10.0, kind: GainKind = "setting"
@@ -48,47 +52,53 @@ def many(count: int, ratio: float, start: int = 0, **told: Any) -> list[Tried]:
 def test_of_each_graph_the_one_that_surely_saves_most_is_taken() -> None:
     some = [tried(0, 0.9, 12.0, 8.0), tried(0, 1.2, 10.0, 1.0), tried(1, 1.5, 0.5)]
     # In the second graph too little is saved.
-    assert record_of(some, 0.0) == pytest.approx(record_of(some[:1], 0.0))
-    careful = record_of(some, 0.5)
+    assert record_of(some, LEAST) == pytest.approx(record_of(some[:1], LEAST))
+    careful = record_of(some, Demand(LEAST_SHARE, 0.5))
     assert (careful.taken, careful.slower) == (1, 0)
     assert careful.gain == pytest.approx(math.log(1.2))
-    assert record_of(some, 1.0).taken == 1 and record_of(some[:1], 2.0).taken == 0
+    assert record_of(some, Demand(LEAST_SHARE, 1.0)).taken == 1
+    assert record_of(some[:1], Demand(LEAST_SHARE, 2.0)).taken == 0
+    assert record_of(some, Demand(0.11)).taken == 1 and record_of(some, Demand(0.13)).taken == 0
     # A percent is no loss.
-    assert record_of([tried(0, 0.995)], 0.0).slower == 0
+    assert record_of([tried(0, 0.995)], LEAST).slower == 0
 
 
-def test_a_kind_passes_with_the_least_caution_that_holds() -> None:
+def test_a_kind_passes_with_the_demand_that_gains_most() -> None:
     good = many(3 * ENOUGH, 1.05, unsure=5.0)
-    assert gains_from(good, "cpu").caution["setting"] == CAUTIONS[0]
+    assert gains_from(good, "cpu").demands["setting"] == LEAST
     bad = many(ENOUGH, 0.8, start=1000, unsure=40.0)
     found = gains_from([*good, *bad], "cpu")
     # What is so unsure is out where a part of the intervals is held against it.
-    caution = found.caution["setting"]
-    assert caution is not None and 40.0 * caution >= 10.0 and 5.0 * caution < 10.0
+    demand = found.demands["setting"]
+    assert demand is not None and demand.share == LEAST_SHARE
+    assert 40.0 * demand.caution >= 10.0 and 5.0 * demand.caution < 10.0
     assert found.records["setting"].slower == 0
+    # And of what saves little, where a greater part of the time is asked for.
+    small = many(ENOUGH, 0.8, start=1000, saved=4.0, unsure=1.0)
+    assert gains_from([*good, *small], "cpu").demands["setting"] == Demand(SHARES[1])
     worse = gains_from([*good, *many(ENOUGH, 0.8, start=1000, unsure=5.0)], "cpu")
-    assert worse.caution["setting"] is None
+    assert worse.demands["setting"] is None
     assert worse.records["setting"].slower == ENOUGH
 
 
 def test_where_too_few_were_taken_what_is_usual_holds() -> None:
     few = many(ENOUGH - 1, 1.3)
-    assert gains_from(few, "cpu").caution == USUAL["cpu"].caution
-    assert gains_from([], "cuda").caution == USUAL["cuda"].caution
+    assert gains_from(few, "cpu").demands == USUAL["cpu"].demands
+    assert gains_from([], "cuda").demands == USUAL["cuda"].demands
     ruined = gains_from(many(ENOUGH, 0.5), "cuda")
-    assert ruined.caution["setting"] is None and ruined.may(["launches"])
+    assert ruined.demands["setting"] is None and ruined.may(["launches"])
 
 
 def test_one_unlucky_pick_does_not_undo_many() -> None:
     enough = math.ceil(2 / RISK)
     luck = [*many(enough - 1, 1.1), tried(-1, 0.9)]
-    assert gains_from(luck, "cpu").caution["setting"] == CAUTIONS[0]
-    assert gains_from(luck[2:], "cpu").caution["setting"] is None
+    assert gains_from(luck, "cpu").demands["setting"] == LEAST
+    assert gains_from(luck[2:], "cpu").demands["setting"] is None
 
 
 def test_what_comes_of_it_over_all_graphs() -> None:
     some = [*many(2, 1.21, kind="launches"), *many(1, 0.9, start=2), *many(3, 2.0, 3, kind="plan")]
-    gains = Gains(caution={"launches": 0.0, "setting": 0.0})
+    gains = Gains(demands={"launches": LEAST, "setting": LEAST})
     found = foresight(some, gains)
     assert found is not None
     assert (found.graphs, found.taken, found.slower) == (6, 3, 1)
@@ -97,7 +107,7 @@ def test_what_comes_of_it_over_all_graphs() -> None:
     assert found.best_gain == pytest.approx((1.21**2 * 2.0**3) ** (1 / 6))
     assert found.share == pytest.approx(math.log(found.gain) / math.log(found.best_gain))
     assert foresight([], gains) is None
-    nothing = foresight(many(2, 0.9), Gains(caution={}))
+    nothing = foresight(many(2, 0.9), Gains(demands={}))
     assert nothing is not None and nothing.share is None and nothing.taken == 0
 
 
