@@ -88,12 +88,10 @@ def _lowered(_graph: object, target: Any, args: Any, kwargs: dict[str, Any]) -> 
         return None
     left, right, *bias = parts
     right.realize()
-    columns = lowerings[aten.permute.default](right, [1, 0])
-    inputs = [
-        ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(left)),
-        ir.ExternKernel.realize_input(columns),
-        *(ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(b)) for b in bias),
-    ]
+    columns = ir.ExternKernel.realize_input(lowerings[aten.permute.default](right, [1, 0]))
+    if not _has_kernel(columns.get_size(), columns.get_stride()):
+        columns = ir.ExternKernel.require_contiguous(columns)
+    inputs = [_contiguous(left), columns, *map(_contiguous, bias)]
     layout = ir.FixedLayout(
         device=left.get_device(),
         dtype=left.get_dtype(),
@@ -102,6 +100,19 @@ def _lowered(_graph: object, target: Any, args: Any, kwargs: dict[str, Any]) -> 
     # No activation within the call: what Inductor passes for that, its scalars and its algorithm.
     constants = [*([] if bias else [None]), "none", [-1], ""]
     return ir.TensorBox.create(mkldnn_ir.LinearUnary(layout, inputs, constants))
+
+
+def _contiguous(part: Any) -> Any:
+    return ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(part))
+
+
+def _has_kernel(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether oneDNN has a kernel for a second matrix of that layout, either way round.
+
+    For parts of wider matrices it has none but the one that it tests others by, which takes a
+    thousand times as long.
+    """
+    return list(stride) in ([size[1], 1], [1, size[0]])
 
 
 def _lowered_operand(part: Any) -> _Operand:
@@ -143,12 +154,15 @@ def _counts(parts: Sequence[_Operand]) -> bool:
     left, right, *bias = parts
     if any(part.device is None or part.device.type != "cpu" for part in parts):
         return False
-    if not torch.backends.mkldnn.is_available() or any(len(b.size) != 1 for b in bias):
-        return False
+    onednn: Any = torch.backends.mkldnn
+    # A user may have switched it off.
     (rows, inner), columns = left.size, right.size[1]
+    if not (onednn.is_available() and onednn.enabled) or any(b.size != [columns] for b in bias):
+        return False
     turned = left.stride is not None and left.stride[-1] != 1
     return (
         min(rows, columns) > 1
+        and (right.stride is None or _has_kernel(right.size, right.stride))
         and 2.0 * rows * inner * columns >= _LEAST_FLOPS
         and (columns >= _LEAST_COLUMNS or not turned)
     )

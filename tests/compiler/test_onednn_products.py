@@ -129,13 +129,35 @@ def _by_rows(x: Any, y: Any) -> Any:
     return torch.addmm(x, x, y)
 
 
+def _by_one_of_few(x: Any, y: Any) -> Any:
+    return torch.addmm(y[0, :1], x, y)
+
+
+def _part_of_a_wider_one(x: Any, y: Any) -> Any:
+    return x[:, :128] @ y[:128, 2:255]
+
+
+def _spread(x: Any, y: Any) -> Any:
+    return x @ y[:1].expand(256, 256)
+
+
 def _in_a_batch(x: Any, y: Any) -> Any:
     return torch.bmm(x.expand(3, 256, 256), y.expand(3, 256, 256))
 
 
 @pytest.mark.parametrize(
     "function",
-    [_few, _vector, _narrow_and_turned, _scaled, _by_rows, _in_a_batch],
+    [
+        _few,
+        _vector,
+        _narrow_and_turned,
+        _scaled,
+        _by_rows,
+        _by_one_of_few,
+        _part_of_a_wider_one,
+        _spread,
+        _in_a_batch,
+    ],
     ids=lambda f: f.__name__.strip("_"),
 )
 def test_other_products_stay_what_they_are(live: Any, function: Any) -> None:
@@ -143,6 +165,15 @@ def test_other_products_stay_what_they_are(live: Any, function: Any) -> None:
     graph = multiplied(live, function, (make.tensor(256, 256), make.tensor(256, 256)))
     assert onednn_count(graph.compile.gm) == 0
     assert graph.generate(ONEDNN).code_hash == graph.stock.code_hash
+
+
+def test_nor_where_a_user_switched_it_off(live: Any) -> None:
+    make = live.Make("cpu", torch.float32)
+    with torch.backends.mkldnn.flags(enabled=False):
+        args = (make.tensor(256, 256), make.tensor(256, 256))
+        graph = multiplied(live, lambda x, y: (x @ y).relu(), args)
+        assert onednn_count(graph.compile.gm) == 0
+        assert graph.generate(ONEDNN).code_hash == graph.stock.code_hash
 
 
 def test_of_16_bits_only_where_they_are_widened(live: Any) -> None:
