@@ -20,7 +20,7 @@ SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 5.0, 4.0
 LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 8.0}, 0.1
 #: Seconds that a program may wait, beside all that, for its measuring process and Inductor's pool
 #: to start, by kind of device. Beside an H200 they were there after five, and after eleven where
-#: Python keeps no byte code.
+#: Python keeps no byte code and no code of imported modules is kept yet.
 START_S = {"cpu": 0.0, "cuda": 12.0}
 #: For a promise below this no process is waited for.
 _NOTHING = 0.01

@@ -8,7 +8,6 @@ measures how much memory each needs.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -185,6 +184,4 @@ class StageProcess(MeasuringProcess):
 
 def main(descriptor: int) -> int:
     """Serve whoever is at the other end of a socket; exit status of the process."""
-    # An interrupt from the terminal is meant for the parent, which ends this process if it ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return serve(Connection(descriptor), StageWorker())

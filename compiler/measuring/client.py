@@ -25,13 +25,13 @@ import torch
 
 from fusewise.compiler.inductor.code_keys import code_keys
 from fusewise.compiler.measuring.block_timing import BlockSizesOf
-from fusewise.compiler.measuring.bytecode import kept_bytecode
 from fusewise.compiler.measuring.forked import (
     Copy,
     can_copy,
     copy_to_measure,
     give_up_copies,
 )
+from fusewise.compiler.measuring.imported import kept_folder
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort
 from fusewise.compiler.measuring.quiet import pinned
@@ -282,11 +282,10 @@ def _started(
     found = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     # Nor does it need processes that wait for kernels to compile before there are any.
     found["TORCH_WARM_POOL"] = "0"
-    found |= kept_bytecode()
     if device == "cpu":
         found |= pinned(torch.get_num_threads(), {**os.environ, **environment})
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", _START, module, str(descriptor)],
+        [sys.executable, "-P", "-m", _START, module, str(descriptor), kept_folder()],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

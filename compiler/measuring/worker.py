@@ -10,7 +10,6 @@ import gc
 import io
 import logging
 import pickle
-import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -396,7 +395,5 @@ def serve(connection: Connection, worker: Worker | None = None) -> int:
 
 def main(descriptor: int) -> int:
     """Serve whoever is at the other end of a socket; exit status of the process."""
-    # An interrupt from the terminal is meant for the parent, which ends this process if it ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     trust_probes()
     return serve(Connection(descriptor))
