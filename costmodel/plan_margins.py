@@ -33,15 +33,17 @@ class PlanMargins(msgspec.Struct, frozen=True):
     #: For the lower and the upper end in each range.
     lower: tuple[float, ...]
     upper: tuple[float, ...]
-    #: For plans of which :data:`UNSURE` or more rests on the roofline, of whatever time.
-    unsure: tuple[float, float]
+    #: For plans of which :data:`UNSURE` or more rests on the roofline, of whatever time. None where
+    #: too few were measured: those of all others hold then, the roofline's intervals are wide.
+    unsure: tuple[float, float] | None = None
 
     def ends(
         self, us: float, low_us: float, high_us: float, *, unsure: bool
     ) -> tuple[float, float]:
         """Ends of the interval of a plan that takes ``us``, from the sums over its groups."""
         at = int(np.searchsorted(self.edges, math.log(us))) if us > 0.0 else 0
-        lower, upper = self.unsure if unsure else (self.lower[at], self.upper[at])
+        known = self.unsure if unsure else None
+        lower, upper = known or (self.lower[at], self.upper[at])
         return min(us, low_us * math.exp(-lower)), max(us, high_us * math.exp(upper))
 
 
@@ -95,10 +97,9 @@ def plan_margins(
 
     found = [margins(sure & (at == b)) for b in range(len(edges) + 1)]
     enough = np.count_nonzero(unsure) >= _ROWS_A_RANGE
-    widest = (max(lower for lower, _ in found), max(upper for _, upper in found))
     return PlanMargins(
         edges=tuple(edges.tolist()),
         lower=tuple(lower for lower, _ in found),
         upper=tuple(upper for _, upper in found),
-        unsure=margins(unsure) if enough else widest,
+        unsure=margins(unsure) if enough else None,
     )

@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[_DEVICES] = str(devices)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home / "inductor")
     os.environ["FUSEWISE_HOME"] = str(home / "store")
+    os.environ["FUSEWISE_CACHE"] = str(home / "cache")
 
 
 def pytest_collection_finish() -> None:

@@ -112,12 +112,12 @@ def kept_imports(folder: str) -> Iterator[None]:
 
 
 def kept_folder() -> str:
-    """Where code is kept: in ``FUSEWISE_HOME``, or the user's cache folder."""
+    """Where code is kept for all stores: ``FUSEWISE_CACHE``, or the user's cache folder."""
     # Whoever is told the folder need not import this.
     import platformdirs
 
-    home = os.environ.get("FUSEWISE_HOME") or platformdirs.user_cache_dir("fusewise")
-    return str(Path(os.path.expanduser(home)).absolute() / "imported")  # noqa: PTH111
+    place = os.environ.get("FUSEWISE_CACHE") or platformdirs.user_cache_dir("fusewise")
+    return str(Path(os.path.expanduser(place)).absolute() / "imported")  # noqa: PTH111
 
 
 @contextmanager

@@ -320,11 +320,11 @@ def test_stacks_show_sources_as_they_are_afterwards(tmp_path: Path) -> None:
     assert linecache.getline(name, 1) == "another\n"
 
 
-def test_code_is_kept_where_the_store_is_or_in_the_cache(
+def test_code_is_kept_in_the_cache_that_is_told_or_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FUSEWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FUSEWISE_CACHE", str(tmp_path / "home"))
     assert Path(imported.kept_folder()).parent == tmp_path / "home"
-    monkeypatch.delenv("FUSEWISE_HOME")
+    monkeypatch.delenv("FUSEWISE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert Path(imported.kept_folder()).is_relative_to(tmp_path / "cache")

@@ -51,6 +51,23 @@ def test_where_the_roofline_has_a_part_in_most_plans_all_are_taken_together() ->
     assert margins_of(*schedules(1000, 0), unsure=True) == margins_of(*schedules(1000, 0))
 
 
+def test_of_few_unsure_plans_nothing_else_is_told() -> None:
+    us, measured = schedules(1000, 0)
+    found = plan_margins(
+        measured=measured,
+        us=us,
+        low_us=us / 1.05,
+        high_us=us * 1.05,
+        unsure=np.arange(len(us)) < 50,
+        labels=np.array([f"family {i % 50}" for i in range(len(us))], dtype=object),
+    )
+    assert found is not None and found.unsure is None
+    # A long one has the margins of long ones, not those of short ones, where launches count.
+    assert found.ends(900.0, 300.0, 2700.0, unsure=True) == found.ends(
+        900.0, 300.0, 2700.0, unsure=False
+    )
+
+
 class Knowing(Roofline):
     """A roofline that knows of plans."""
 
