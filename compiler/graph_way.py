@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 #: Choices that a graph is looked at under beside Inductor's own, by mode: a look takes about a
 #: tenth of the time that Inductor's own compile does.
-_LOOKS = {"given": 6, "measure": 4, "predict": 4, "replay": 0}
+_LOOKS = {"given": 6, "measure": 4, "predict": 2, "replay": 0}
 #: A compiler of kernels is waited for no longer than this.
 _MOST_BUILDING_S = 600.0
 

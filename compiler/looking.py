@@ -22,7 +22,7 @@ from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.ruled import Lowered
 from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.gains import Gains, kinds_of
+from fusewise.costmodel.gains import Gains, kinds_of, sure_total
 from fusewise.schedule.errors import PlanError, first_line
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.schedule import Choice
@@ -36,6 +36,10 @@ _VARIANTS_SHARE = 0.6
 #: Choices of how a graph multiplies, the greatest gains first. Where there are products they take
 #: most of the time, so that all else is looked at on top of what is chosen here.
 _PRODUCTS = (WIDE, ONEDNN)
+#: Kinds of nodes whose kernels are not generated.
+_FINISHED = frozenset({"extern", "template"})
+#: Part of the time of a graph's generated kernels that no choice about the whole graph takes off.
+_STAYS = 0.5
 #: How much faster another library has to multiply to be worth a look.
 _LEAST_FASTER = 1.2
 
@@ -78,7 +82,8 @@ def survey_all(
         if choices[0].name not in _PRODUCTS and _matter(base, choices)
     ]
     if gains is not None:
-        whole = [choices for choices in whole if _may_be_taken(choices, gains)]
+        most_saved = _most_saved(base, predictor)
+        whole = [choices for choices in whole if _may_be_taken(choices, gains, most_saved)]
         offered = [one for one in offered if _may_be_taken(one.choices, gains)]
     if most is not None:
         whole, offered = few(whole, offered, most)
@@ -116,10 +121,20 @@ def _multiplied(
     return found
 
 
-def _may_be_taken(choices: Sequence[Choice], gains: Gains) -> bool:
-    """Whether a prediction is ever enough for ``choices``."""
+def _may_be_taken(choices: Sequence[Choice], gains: Gains, most_saved: float = 1.0) -> bool:
+    """Whether a prediction may be enough for ``choices`` that save such a part of the time."""
     schedule = schedule_of(choices, None)
-    return gains.may(kinds_of(schedule.lowering, schedule.codegen, own_plan=True))
+    demand = gains.asked(kinds_of(schedule.lowering, schedule.codegen, own_plan=True))
+    return demand is not None and demand.share <= most_saved
+
+
+def _most_saved(surveyed: Survey, predictor: Predictor) -> float:
+    """Part of a graph's time that other kernels in the place of those generated might take off."""
+    groups = predictor.plans(surveyed.problem).breakdown(surveyed.default_plan)
+    kinds = {node.name: node.kind for node in surveyed.problem.nodes}
+    generated = [g for g in groups if not {kinds[name] for name in g.names} & _FINISHED]
+    total_us = sure_total(groups)
+    return (1.0 - _STAYS) * sum(group.us for group in generated) / total_us if total_us else 0.0
 
 
 def _matter(surveyed: Survey, choices: Sequence[Choice]) -> bool:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 #: Block sizes that a model is asked about, the nearest to Inductor's own, and that are tried of
 #: these: the best of all is mostly among the first few predicted.
 _ASKED_ABOUT: Final = 96
-_TRIED: Final = 8
+_TRIED: Final = 6
 
 #: By the id of the model and the source: a kernel is asked about more than once in a compile.
 _rankings: OrderedDict[tuple[str, str], Ranking | None] = OrderedDict()
