@@ -146,6 +146,7 @@ class _Compiler:
                     kind=graph.kind,
                     budget_s=None,
                     gains=gains_of(predictor.model, predictor.profile.kind),
+                    only=True,
                 )
             report.nodes = len(surveys[0].problem.nodes)
             # Nothing stands in where what was chosen does not compile.

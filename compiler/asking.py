@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewise.compiler.finishing import finished
 from fusewise.compiler.survey import Predictor, Survey
@@ -38,6 +38,11 @@ class Asked:
     hopeless: int
     #: Microseconds that each candidate is expected to save.
     saved_us: Mapping[Schedule, float]
+
+    def beginning_with(self, candidate: Candidate) -> Asked:
+        """The same, with a candidate first."""
+        others = (one for one in self.candidates if one.schedule != candidate.schedule)
+        return replace(self, candidates=(candidate, *others))
 
     def favourite(self, among: Sequence[Candidate]) -> Candidate:
         """The one that is expected to save most; of equals the first."""

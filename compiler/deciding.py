@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 
@@ -133,6 +134,7 @@ class Contest:
         report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
         report.candidates += dropped
         again = self._again(entries, time.monotonic() - started)
+        self._take_foreseen(entries)
         return again or result.conditions
 
     def _asked(self, default: Candidate) -> Asked:
@@ -142,6 +144,9 @@ class Contest:
         if self.purse.given:
             return Asked(tuple(listed), 0.0, 0, {})
         asked = worth_timing(default, listed, self.surveys, self.predictor, self._offers)
+        if self._foreseen.schedule != default.schedule:
+            # What would be taken without a contest is not to be lost by one.
+            asked = asked.beginning_with(self._foreseen)
         if asked.hopeless:
             self.report.untried.append(
                 f"{asked.hopeless} plans that could not gain {MARGIN:.0%} if all "
@@ -292,17 +297,43 @@ class Contest:
             self._foresee()
         return conditions
 
+    @cached_property
+    def _foreseen_report(self) -> GraphReport:
+        """What mode predict would report."""
+        told = GraphReport(self.report.kind, self.report.mode)
+        choose_predicted(told, self.surveys, self.predictor)
+        return told
+
+    @property
+    def _foreseen(self) -> Candidate:
+        """What mode predict would take."""
+        chosen = self._foreseen_report.chosen
+        assert chosen is not None
+        return chosen
+
+    def _take_foreseen(self, entries: Sequence[_Entry]) -> None:
+        """Take what mode predict would where nothing was faster, and that was not timed itself."""
+        chosen = self.report.chosen
+        assert chosen is not None
+        timed = any(c.schedule == self._foreseen.schedule for c, _ in entries)
+        if not self.purse.given and chosen.schedule == entries[0][0].schedule and not timed:
+            self._foresee()
+
     def _foresee(self) -> None:
         """Take what mode predict would, where there was no time to see it confirmed."""
-        report = self.report
-        before, source = report.candidates, report.source
-        choose_predicted(report, self.surveys, self.predictor)
-        assert report.chosen is not None
-        if report.chosen.schedule == before[0].schedule:
-            report.candidates, report.chosen, report.source = before, before[0], source
+        report, foreseen = self.report, self._foreseen_report
+        if self._foreseen.schedule == report.candidates[0].schedule:
             return
-        told = {candidate.schedule for candidate in report.candidates}
-        report.candidates += [c for c in before if c.schedule not in told]
+        before = {c.schedule: c for c in report.candidates}
+        found = {c.schedule: c for c in foreseen.candidates}
+        # What was timed is told as it was timed.
+        kept = [
+            msgspec.structs.replace(before.get(c.schedule, c), accepted=c.accepted)
+            for c in found.values()
+        ]
+        report.candidates = [*kept, *(c for c in before.values() if c.schedule not in found)]
+        report.chosen = next(candidate for candidate in report.candidates if candidate.accepted)
+        report.instead, report.source = foreseen.instead, foreseen.source
 
     def _again(self, entries: Sequence[_Entry], first_s: float) -> dict[str, float]:
         """The second contest, where there may be one and it pays."""

@@ -25,7 +25,7 @@ from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.kernel_nodes import noting_kernels
 from fusewise.compiler.inductor.worth_trying import ranked_by
-from fusewise.compiler.looking import survey_all
+from fusewise.compiler.looking import LOOKS_PREDICTED, survey_all
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, recall_at_once, remember
 from fusewise.compiler.notices import warn_once
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 #: Choices that a graph is looked at under beside Inductor's own, by mode: a look takes about a
 #: tenth of the time that Inductor's own compile does.
-_LOOKS = {"given": 6, "measure": 4, "predict": 2, "replay": 0}
+_LOOKS = {"given": 6, "measure": 4, "predict": LOOKS_PREDICTED, "replay": 0}
 #: A compiler of kernels is waited for no longer than this.
 _MOST_BUILDING_S = 600.0
 
@@ -289,7 +289,8 @@ class GraphWay:
                 lowered=lowered,
                 told=report.left_out.append,
                 most=_LOOKS["given" if purse.given and job is not None else session.options.mode],
-                gains=gains_of(predictor.model, predictor.profile.kind) if job is None else None,
+                gains=gains_of(predictor.model, predictor.profile.kind),
+                only=job is None,
             )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)

@@ -40,6 +40,8 @@ _PRODUCTS = (WIDE, ONEDNN)
 _FINISHED = frozenset({"extern", "template"})
 #: Part of the time of a graph's generated kernels that no choice about the whole graph takes off.
 _STAYS = 0.5
+#: Choices about the whole graph that mode predict looks at.
+LOOKS_PREDICTED = 2
 #: How much faster another library has to multiply to be worth a look.
 _LEAST_FASTER = 1.2
 
@@ -55,6 +57,7 @@ def survey_all(
     told: Callable[[str], None] = log.debug,
     most: int | None = None,
     gains: Gains | None = None,
+    only: bool = False,
 ) -> list[Survey]:
     """Survey a graph under Inductor's own choices, then under others that change it.
 
@@ -68,12 +71,15 @@ def survey_all(
         told: is told of choices that the graph cannot be lowered under, and why.
         most: of others to look at, the most promising, and once at what of them gains put together;
             None for all.
-        gains: what may be taken of what is found; the rest is not looked at. None where all may.
+        gains: what may be taken of what is found without being measured: the most promising of it
+            are looked at whatever the time.
+        only: whether the rest is not looked at.
     """
-    plans = gains is None or gains.may(["plan"])
+    gains = gains or Gains(demands={})
+    plans = not only or gains.may(["plan"])
     looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told, plans=plans)
     first = looks.first()
-    products = _multiplied(first, looks, predictor.profile, gains)
+    products = _multiplied(first, looks, predictor.profile, gains if only else None)
     base = min((first, *products), key=lambda found: found.best_us)
     offered: Sequence[Alternative] = alternatives(base, predictor.profile)
     whole = [
@@ -81,12 +87,14 @@ def survey_all(
         for choices in variants(predictor.profile.kind)
         if choices[0].name not in _PRODUCTS and _matter(base, choices)
     ]
-    if gains is not None:
-        most_saved = _most_saved(base, predictor)
-        whole = [choices for choices in whole if _may_be_taken(choices, gains, most_saved)]
+    most_saved = _most_saved(base, predictor)
+    taken = [choices for choices in whole if _may_be_taken(choices, gains, most_saved)]
+    if only:
+        whole = taken
         offered = [one for one in offered if _may_be_taken(one.choices, gains)]
     if most is not None:
         whole, offered = few(whole, offered, most)
+    anyway = [choices for choices in whole if choices in taken][:LOOKS_PREDICTED]
     asked = [*whole, *(one.choices for one in offered)]
     looks.ahead([together(base.choices, choices) for choices in asked])
     looks.share = _VARIANTS_SHARE if offered else 1.0
@@ -95,7 +103,7 @@ def survey_all(
         both = together(base.choices, choices)
         alike = [s for s in others if _names(s.choices) == _names(both)]
         if all(_matter(s, choices) for s in alike):
-            found = looks(both)
+            found = looks(both, anyway=choices in anyway)
             others += [] if found is None else [found]
     looks.share = 1.0
     most_together = None if most is None else 1

@@ -249,7 +249,13 @@ def test_what_is_never_taken_is_not_looked_at(live: Any, profiled: Path) -> None
         predictor = Predictor(Known(profile, gains), profile, {})
         with graph.context():
             return survey_all(
-                graph.compile, predictor, key="k", kind="inference", budget_s=None, gains=gains
+                graph.compile,
+                predictor,
+                key="k",
+                kind="inference",
+                budget_s=None,
+                gains=gains,
+                only=True,
             )
 
     (only,) = looked({})
