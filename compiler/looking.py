@@ -25,6 +25,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.gains import Gains, kinds_of, sure_total
 from fusewise.schedule.errors import PlanError, first_line
 from fusewise.schedule.plan import Plan
+from fusewise.schedule.problem import FINISHED_KINDS
 from fusewise.schedule.schedule import Choice
 from fusewise.search.beam import Budget
 
@@ -36,8 +37,6 @@ _VARIANTS_SHARE = 0.6
 #: Choices of how a graph multiplies, the greatest gains first. Where there are products they take
 #: most of the time, so that all else is looked at on top of what is chosen here.
 _PRODUCTS = (WIDE, ONEDNN)
-#: Kinds of nodes whose kernels are not generated.
-_FINISHED = frozenset({"extern", "template"})
 #: Part of the time of a graph's generated kernels that no choice about the whole graph takes off.
 _STAYS = 0.5
 #: Choices about the whole graph that mode predict looks at.
@@ -140,7 +139,7 @@ def _most_saved(surveyed: Survey, predictor: Predictor) -> float:
     """Part of a graph's time that other kernels in the place of those generated might take off."""
     groups = predictor.plans(surveyed.problem).breakdown(surveyed.default_plan)
     kinds = {node.name: node.kind for node in surveyed.problem.nodes}
-    generated = [g for g in groups if not {kinds[name] for name in g.names} & _FINISHED]
+    generated = [g for g in groups if not {kinds[name] for name in g.names} & FINISHED_KINDS]
     total_us = sure_total(groups)
     return (1.0 - _STAYS) * sum(group.us for group in generated) / total_us if total_us else 0.0
 

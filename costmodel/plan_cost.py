@@ -20,10 +20,8 @@ from fusewise.costmodel.plan_margins import UNSURE, KnowsPlans
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
 from fusewise.schedule.errors import ModelError
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import FINISHED_KINDS, Node, Problem
 
-#: Kinds whose time is that of a finished kernel, not of a loop that is generated for the group.
-_FINISHED = frozenset({"extern", "template"})
 #: Factor of the interval of a time that a probed rate decides, whatever the shape.
 _PROBED_FACTOR = 2.0
 _HALF = frozenset({"torch.bfloat16", "torch.float16"})
@@ -161,7 +159,7 @@ class PlanCost:
             running = [node for node in nodes if node.kind != "nop"]
             if nodes and not running and len(nodes) == len(names):
                 self._known[key] = GroupCost(tuple(names), 0.0, 0.0, 0.0, "free")
-            elif any(node.kind in _FINISHED for node in running):
+            elif any(node.kind in FINISHED_KINDS for node in running):
                 self._known[key] = self._finished(names, running)
             else:
                 generated[key] = names
@@ -187,7 +185,7 @@ class PlanCost:
         """
         us = low = high = 0.0
         sources: list[Source] = []
-        alone = [node for node in nodes if node.kind in _FINISHED]
+        alone = [node for node in nodes if node.kind in FINISHED_KINDS]
         for node in sorted(alone, key=lambda node: node.order):
             one, factor, source = self._finished_node(node)
             us, low, high = us + one, low + one / factor, high + one * factor

@@ -19,6 +19,8 @@ AccessKind = Literal["contiguous", "strided", "broadcast", "gather", "atomic", "
 
 #: Kinds that become generated code and can take part in a fusion.
 FUSIBLE_KINDS: frozenset[str] = frozenset({"pointwise", "reduction", "scan", "sort", "template"})
+#: Kinds whose time is that of a finished kernel, not of a loop that is generated for the group.
+FINISHED_KINDS: frozenset[str] = frozenset({"extern", "template"})
 
 
 class Access(msgspec.Struct, frozen=True, array_like=True):

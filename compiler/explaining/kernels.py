@@ -29,12 +29,11 @@ from fusewise.costmodel.attribution import amounts, attribute, moved_bytes
 from fusewise.costmodel.plan_cost import GroupCost, PlanCost
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import Problem
+from fusewise.schedule.problem import FINISHED_KINDS, Problem
 from fusewise.schedule.schedule import Schedule
 
 #: Seconds for all kernels of one program, loading included.
 _KERNELS_S = 120.0
-_FINISHED = ("extern", "template")
 
 
 @dataclass(frozen=True)
@@ -300,7 +299,7 @@ def _group(
     parts = attribute(view.cost.model, features[np.newaxis], trees=False)[0]
     read, written = moved_bytes(features)
     sources = tuple(dict.fromkeys(line for n in nodes for line in view.sources[n.name]))
-    finished = any(node.kind in _FINISHED for node in nodes)
+    finished = any(node.kind in FINISHED_KINDS for node in nodes)
     idle = all(node.kind == "nop" for node in nodes)
     return ExplainedGroup(
         nodes=cost.names,

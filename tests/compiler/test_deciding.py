@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 import fusewise
-from fusewise.compiler import deciding, session
+from fusewise.compiler import deciding, session, spending
 from fusewise.compiler.inductor import cpp_batch
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.measuring.client import close_all, running_process
+from fusewise.schedule.schedule import Candidate
 
 Compile = Callable[..., Any]
+SEVERAL = torch.randn(64, 64), torch.randn(64, 64) / 64
 
 
 @pytest.fixture
@@ -93,6 +96,73 @@ def test_a_favourite_that_does_not_compile_ahead_is_no_failure(
     assert report.fallback is None and report.source == "measured"
 
 
+def several(x: torch.Tensor, w: torch.Tensor) -> Any:
+    """Functions that mode predict has written into their kernels."""
+    y = x.exp().tanh()
+    z = (y @ w).tanh().exp()
+    return (z @ w).exp().tanh().sum(-1)
+
+
+@pytest.fixture
+def foreseen(compiled: Compile, live: Any) -> Candidate:
+    """What mode predict takes of :func:`several`."""
+    args = SEVERAL
+    live.difference([compiled(several, "predict")(*args)], [several(*args)])
+    chosen = fusewise.reports()[-1].chosen
+    assert chosen is not None and chosen.origin != "default"
+    torch._dynamo.reset()
+    return chosen
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time for a contest, however long the machine takes."""
+    monkeypatch.setattr(spending, "SHARE", 100.0)
+    monkeypatch.setattr(spending, "MOST_SHARE", 100.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_is_taken_without_a_contest_is_the_first_in_one(
+    compiled: Compile, live: Any, foreseen: Candidate
+) -> None:
+    live.difference([compiled(several, "measure")(*SEVERAL)], [several(*SEVERAL)])
+    report = fusewise.reports()[-1]
+    assert report.source == "measured"
+    first = next(c for c in report.candidates if c.status == "measured" and not c.baseline)
+    assert first.schedule == foreseen.schedule
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_was_not_timed_is_taken_as_without_a_contest_where_nothing_was_faster(
+    compiled: Compile, live: Any, foreseen: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = deciding.settle
+
+    def nothing_faster(report: Any, *rest: Any) -> None:
+        settle(report, *rest)
+        report.candidates = [
+            msgspec.structs.replace(c, accepted=c.baseline) for c in report.candidates
+        ]
+        report.chosen = report.default
+
+    monkeypatch.setattr(deciding, "settle", nothing_faster)
+    monkeypatch.setattr(deciding.Asked, "beginning_with", lambda asked, _: asked)
+    generate_while = deciding.generate_while
+
+    def without(graph: Any, own: Any, asked: Sequence[Candidate], *rest: Any) -> Any:
+        others = [c for c in asked if c.schedule != foreseen.schedule]
+        return generate_while(graph, own, others, *rest)
+
+    monkeypatch.setattr(deciding, "generate_while", without)
+    monkeypatch.setattr(deciding.Contest, "_again", lambda *_: {})
+    live.difference([compiled(several, "measure")(*SEVERAL)], [several(*SEVERAL)])
+    report = fusewise.reports()[-1]
+    assert report.chosen is not None and report.chosen.schedule == foreseen.schedule
+    assert report.source == "predicted"
+    assert report.default is not None and report.default.measured_us is not None
+    assert [c.accepted for c in report.candidates].count(True) == 1
+
+
 def test_kernels_of_what_is_predicted_or_known_are_built_together(
     compiled: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,13 +175,12 @@ def test_kernels_of_what_is_predicted_or_known_are_built_together(
 
     monkeypatch.setattr(cpp_batch, "_compile", counted)
 
-    def several(x: torch.Tensor, w: torch.Tensor) -> Any:
-        y = x.exp().tanh()
-        z = (y @ w).tanh().exp()
-        return (z @ w).exp().tanh().sum(-1)
+    def unlike(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x.tanh().exp()
+        z = (y @ w).exp().tanh()
+        return (z @ w).tanh().exp().sum(-1)
 
-    x, w = torch.randn(64, 64), torch.randn(64, 64) / 64
-    live.difference([compiled(several, "predict")(x, w)], [several(x, w)])
+    live.difference([compiled(unlike, "predict")(*SEVERAL)], [unlike(*SEVERAL)])
     (report,) = fusewise.reports()
     assert report.chosen is not None and report.chosen.origin != "default"
     # One compiler for several kernels.
