@@ -23,8 +23,10 @@ def main() -> None:
     gc.disable()
     with kept_imports(folder):
         serving = importlib.import_module(module)
-        # Not with an import of its own, which would be done before.
-        importlib.import_module("fusewise.compiler.inductor.program").get_ready()
+        # What loads programs has imported this by now, and goes on to what programs import.
+        programs = sys.modules.get("fusewise.compiler.inductor.program")
+        if programs is not None:
+            programs.get_ready()
     sys.exit(serving.main(int(descriptor)))
 
 

@@ -241,7 +241,7 @@ def test_full_disk_is_told_and_loses_nothing_that_was_written(tmp_path: Path) ->
     )
     assert done.returncode == 2, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert "rows cannot be written" in line and "free some space" in line
+    assert "rows cannot be written" in line and "has free space" in line
     opened = Store.open(path)
     found = stored(opened)
     # Whole items, and the part of the next that fitted.
