@@ -9,8 +9,8 @@ its call costs; which library is the faster one here, the device's profile knows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from torch._inductor.lowering import lowerings
 from fusewise.compiler.inductor.extract import hint
 from fusewise.compiler.inductor.lowering_calls import lower_otherwise
 from fusewise.compiler.inductor.products import HALF
-from fusewise.compiler.inductor.replacing import holding, once
+from fusewise.compiler.inductor.replacing import once, switched
 
 aten = torch.ops.aten
 #: Operations (an addition and a multiplication counting two) below which a product is left to the
@@ -36,15 +36,9 @@ _UNKNOWN = 8192
 _active: ContextVar[bool] = ContextVar("fusewise_onednn_products", default=False)
 
 
-@contextmanager
-def onednn_products(wanted: bool) -> Iterator[None]:
+def onednn_products(wanted: bool) -> AbstractContextManager[None]:
     """Have products of fp32 matrices on the CPU computed by oneDNN here, if that is wanted."""
-    if not wanted:
-        yield
-        return
-    _install()
-    with holding(_active, True):
-        yield
+    return switched(_active, wanted, _install)
 
 
 def onednn_count(gm: torch.fx.GraphModule, *, wide: bool = False) -> int:

@@ -9,8 +9,8 @@ where that is worth it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.lowering_calls import lower_otherwise
-from fusewise.compiler.inductor.replacing import holding, once
+from fusewise.compiler.inductor.replacing import once, switched
 
 aten = torch.ops.aten
 #: Types of 16 bits, whose products are exact in fp32.
@@ -28,15 +28,9 @@ HALF = (torch.float16, torch.bfloat16)
 _active: ContextVar[bool] = ContextVar("fusewise_products", default=False)
 
 
-@contextmanager
-def products_as_sums(wanted: bool) -> Iterator[None]:
+def products_as_sums(wanted: bool) -> AbstractContextManager[None]:
     """Have products with a vector on a GPU computed as sums in this context, if that is wanted."""
-    if not wanted:
-        yield
-        return
-    _install()
-    with holding(_active, True):
-        yield
+    return switched(_active, wanted, _install)
 
 
 def vector_products(gm: torch.fx.GraphModule) -> int:

@@ -41,6 +41,19 @@ def once(replace: Callable[[], None]) -> Callable[[], None]:
 
 
 @contextmanager
+def switched(
+    variable: ContextVar[bool], wanted: bool, replace: Callable[[], None]
+) -> Iterator[None]:
+    """Have ``variable`` hold True here if that is wanted, and what asks for it be in place."""
+    if not wanted:
+        yield
+        return
+    replace()
+    with holding(variable, True):
+        yield
+
+
+@contextmanager
 def holding(variable: ContextVar[_T], value: _T) -> Iterator[None]:
     """Have ``variable`` hold ``value`` in this context, and then what it held before."""
     token = variable.set(value)

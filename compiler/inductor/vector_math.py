@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 from torch._inductor.codegen import cpp
 from torch._inductor.virtualized import V
 
-from fusewise.compiler.inductor.replacing import holding, once
+from fusewise.compiler.inductor.replacing import once, switched
 
 _SPACE = "vector_math"
 _GUARD = "FUSEWISE_VECTOR_MATH"
@@ -139,15 +139,9 @@ _INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
 _active: ContextVar[bool] = ContextVar("fusewise_vector_math", default=False)
 
 
-@contextmanager
-def written_out(wanted: bool) -> Iterator[None]:
+def written_out(wanted: bool) -> AbstractContextManager[None]:
     """Have elementary functions written into kernels in this context, if that is wanted."""
-    if not wanted:
-        yield
-        return
-    _install()
-    with holding(_active, True):
-        yield
+    return switched(_active, wanted, _install)
 
 
 @once

@@ -10,8 +10,7 @@ here decides where that is worth it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from fusewise.compiler.inductor.lowering_calls import lower_otherwise
 from fusewise.compiler.inductor.products import HALF, cast, widened
-from fusewise.compiler.inductor.replacing import holding, once
+from fusewise.compiler.inductor.replacing import once, switched
 
 aten = torch.ops.aten
 #: Operators by name, since not every torch has all; of these the first ones are plain products.
@@ -45,15 +44,9 @@ _ALL = (_PRODUCTS | frozenset(map(_overload, _OTHERS))) - {None}
 _active: ContextVar[bool] = ContextVar("fusewise_wide_products", default=False)
 
 
-@contextmanager
-def wide_products(wanted: bool) -> Iterator[None]:
+def wide_products(wanted: bool) -> AbstractContextManager[None]:
     """Have products of 16-bit values on the CPU computed in fp32 here, if that is wanted."""
-    if not wanted:
-        yield
-        return
-    _install()
-    with holding(_active, True):
-        yield
+    return switched(_active, wanted, _install)
 
 
 def half_products(gm: torch.fx.GraphModule) -> int:
