@@ -134,7 +134,7 @@ class Contest:
         report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
         report.candidates += dropped
         again = self._again(entries, time.monotonic() - started)
-        self._take_foreseen(entries)
+        self._take_foreseen(default, [*(candidate for candidate, _ in entries), *dropped])
         return again or result.conditions
 
     def _asked(self, default: Candidate) -> Asked:
@@ -311,12 +311,15 @@ class Contest:
         assert chosen is not None
         return chosen
 
-    def _take_foreseen(self, entries: Sequence[_Entry]) -> None:
-        """Take what mode predict would where nothing was faster, and that was not timed itself."""
+    def _take_foreseen(self, default: Candidate, seen: Sequence[Candidate]) -> None:
+        """Take what mode predict would where nothing was faster, and nothing is known of that.
+
+        ``seen``: what was timed, or cannot be.
+        """
         chosen = self.report.chosen
         assert chosen is not None
-        timed = any(c.schedule == self._foreseen.schedule for c, _ in entries)
-        if not self.purse.given and chosen.schedule == entries[0][0].schedule and not timed:
+        known = any(candidate.schedule == self._foreseen.schedule for candidate in seen)
+        if not self.purse.given and chosen.schedule == default.schedule and not known:
             self._foresee()
 
     def _foresee(self) -> None:
