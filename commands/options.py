@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusewise.schedule.errors import StoreError, UnsupportedError
+from fusewise.schedule.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import torch
@@ -94,17 +94,13 @@ def existing_store(path: Path | None) -> Store:
     Raises:
         StoreError: there is none, or it cannot be opened.
     """
-    from fusewise.datasets.location import check_store_path
+    from fusewise.datasets.location import check_existing_store
     from fusewise.datasets.store import Store, default_store_path
 
     path = path or default_store_path()
-    check_store_path(path)
-    if not path.exists():
-        raise StoreError(
-            "there is no store",
-            subject=str(path),
-            remedy="give the path of one with --store, or compile or collect into it first",
-        )
+    check_existing_store(
+        path, remedy="give the path of one with --store, or compile or collect into it first"
+    )
     return Store.open(path)
 
 

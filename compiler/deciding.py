@@ -293,8 +293,7 @@ class Contest:
             conditions = self._finish([(default, self.program)])
         else:
             let_go(self.job)
-        if not purse.given and report.chosen.schedule == default.schedule:
-            self._foresee()
+        self._take_foreseen(default, ())
         return conditions
 
     @cached_property
@@ -316,17 +315,14 @@ class Contest:
 
         ``seen``: what was timed, or cannot be.
         """
-        chosen = self.report.chosen
-        assert chosen is not None
-        known = any(candidate.schedule == self._foreseen.schedule for candidate in seen)
-        if not self.purse.given and chosen.schedule == default.schedule and not known:
-            self._foresee()
-
-    def _foresee(self) -> None:
-        """Take what mode predict would, where there was no time to see it confirmed."""
-        report, foreseen = self.report, self._foreseen_report
-        if self._foreseen.schedule == report.candidates[0].schedule:
+        report = self.report
+        assert report.chosen is not None
+        if self.purse.given or report.chosen.schedule != default.schedule:
             return
+        known = {default.schedule, *(candidate.schedule for candidate in seen)}
+        if self._foreseen.schedule in known:
+            return
+        foreseen = self._foreseen_report
         before = {c.schedule: c for c in report.candidates}
         found = {c.schedule: c for c in foreseen.candidates}
         # What was timed is told as it was timed.

@@ -78,7 +78,7 @@ def survey_all(
     plans = not only or gains.may(["plan"])
     looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told, plans=plans)
     first = looks.first()
-    products = _multiplied(first, looks, predictor.profile, gains if only else None)
+    products = _multiplied(first, looks, predictor.profile)
     base = min((first, *products), key=lambda found: found.best_us)
     offered: Sequence[Alternative] = alternatives(base, predictor.profile)
     whole = [
@@ -110,16 +110,15 @@ def survey_all(
     return [first, *products, *others, *single]
 
 
-def _multiplied(
-    first: Survey, looks: _Looks, profile: DeviceProfile, gains: Gains | None
-) -> list[Survey]:
+def _multiplied(first: Survey, looks: _Looks, profile: DeviceProfile) -> list[Survey]:
     """The graph with its products computed otherwise, whatever the time: one after the other."""
     found: list[Survey] = []
     base = first
     for choices in variants(profile.kind):
+        # Whether a prediction is enough for them rests on no record.
         if choices[0].name not in _PRODUCTS or not _may_pay(choices[0].name, profile):
             continue
-        if not _matter(base, choices) or not (gains is None or _may_be_taken(choices, gains)):
+        if not _matter(base, choices):
             continue
         other = looks(together(base.choices, choices), anyway=True)
         if other is not None:

@@ -206,9 +206,9 @@ class PlanCost:
         measured = self._extern_us.get(node.signature)
         if measured is not None:
             return measured, 1.0, "measured"
-        row = self.featurizer.batch([(node.name,)])
         gfs = self._probed_gfs(node)
         if not gfs or not node.flops:
+            row = self.featurizer.batch([(node.name,)])
             return float(roofline_us(row, self.profile)[0]), INTERVAL_FACTOR, "roofline"
         # GFLOP/s are 10^3 operations a microsecond.
         arithmetic = node.flops / (gfs * 1e3)
@@ -216,6 +216,7 @@ class PlanCost:
             us = self.profile.launch_us + max(arithmetic, self._moving_us(node))
         else:
             # The roofline's products are of fp32: as many operations of these as take the time.
+            row = self.featurizer.batch([(node.name,)])
             row[0, COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / gfs)
             us = float(roofline_us(row, self.profile)[0])
         # What mostly waits for a rate that was probed is known better than the rest.

@@ -71,6 +71,17 @@ def check_store_path(path: Path) -> None:
     )
 
 
+def check_existing_store(path: Path, *, remedy: str) -> None:
+    """See that a regular file is at ``path``.
+
+    Raises:
+        StoreError: nothing is there, for which ``remedy`` is told, or see :func:`check_store_path`.
+    """
+    check_store_path(path)
+    if not path.exists():
+        raise StoreError("there is no store", subject=str(path), remedy=remedy)
+
+
 def _remedy(path: Path, *, given: str, own: str) -> str:
     """``given`` for a path that somebody named, ``own`` for that of the user's own store."""
     # Not ``Path.expanduser``, which raises for the home of somebody who is not there.

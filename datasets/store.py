@@ -21,7 +21,12 @@ from fusewise.datasets.block_samples import BlockSample, block_samples
 from fusewise.datasets.database import LOCK_TIMEOUT, Database
 from fusewise.datasets.decided import Decided, Outcome
 from fusewise.datasets.ingest import IngestReport, has_news, ingest
-from fusewise.datasets.location import check_store_path, home_folder, writing_remedy
+from fusewise.datasets.location import (
+    check_existing_store,
+    check_store_path,
+    home_folder,
+    writing_remedy,
+)
 from fusewise.datasets.rows import (
     DecisionRow,
     DeviceKind,
@@ -113,12 +118,9 @@ class Store:
         check_store_path(Path(path))
         store = cls(Path(path).absolute(), read_only=read_only, timeout=timeout)
         if read_only:
-            if not store.path.exists():
-                raise StoreError(
-                    "there is no store",
-                    subject=str(store.path),
-                    remedy="give the path of one, or collect into it first",
-                )
+            check_existing_store(
+                store.path, remedy="give the path of one, or collect into it first"
+            )
             with store.reading():
                 return store
         store.ingest()
@@ -371,11 +373,7 @@ class Store:
                 subject=str(other_path),
                 remedy="give another store",
             )
-        check_store_path(other_path)
-        if not other_path.exists():
-            raise StoreError(
-                "there is no store", subject=str(other_path), remedy="give the path of one"
-            )
+        check_existing_store(other_path, remedy="give the path of one")
         with Store.open(other_path, timeout=self._database.timeout) as source:
             merged = merge_tables(self._database, source._database)
         self._decided.forget()

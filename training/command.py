@@ -23,9 +23,9 @@ from fusewise.costmodel.model_file import read_manifest
 from fusewise.costmodel.registry import find_model, list_models, load_model
 from fusewise.costmodel.roofline import Roofline
 from fusewise.datasets.dataset import Dataset, load
-from fusewise.datasets.location import check_store_path
+from fusewise.datasets.location import check_existing_store, check_store_path
 from fusewise.datasets.store import Store, default_store_path
-from fusewise.schedule.errors import FusewiseError, ModelError, OptionError, StoreError
+from fusewise.schedule.errors import FusewiseError, ModelError, OptionError
 from fusewise.training.devices import choose_profile
 from fusewise.training.fit import Trained, train
 from fusewise.training.held_back import PARTS, held_back_curve
@@ -280,11 +280,7 @@ def _refuse(option: str, cause: str, remedy: str) -> None:
 
 def _open_store(path: Path) -> Store:
     """The store at ``path``. Opening alone would make a missing one."""
-    check_store_path(path)
-    if not path.exists():
-        raise StoreError(
-            "there is no store",
-            subject=str(path),
-            remedy="give the path of one with --store, or compile or collect into it first",
-        )
+    check_existing_store(
+        path, remedy="give the path of one with --store, or compile or collect into it first"
+    )
     return Store.open(path)

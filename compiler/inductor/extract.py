@@ -77,11 +77,15 @@ def extract_problem(
     )
 
 
+#: What a size is taken to be of which nothing is known.
+UNKNOWN = 8192
+
+
 def hint(expr: Any) -> int:
-    """Size of a possibly symbolic expression as the compiler guesses it; 8192 where unknown."""
+    """Size of a possibly symbolic expression as the compiler guesses it; :data:`UNKNOWN` if not."""
     if isinstance(expr, int):
         return expr
-    return int(V.graph.sizevars.optimization_hint(expr, fallback=8192))
+    return int(V.graph.sizevars.optimization_hint(expr, fallback=UNKNOWN))
 
 
 def runs_nothing(operation: Any) -> bool:

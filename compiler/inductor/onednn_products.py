@@ -20,7 +20,7 @@ import torch.fx
 from torch._inductor import ir, mkldnn_ir
 from torch._inductor.lowering import lowerings
 
-from fusewise.compiler.inductor.extract import hint
+from fusewise.compiler.inductor.extract import UNKNOWN, hint
 from fusewise.compiler.inductor.lowering_calls import lower_otherwise
 from fusewise.compiler.inductor.products import HALF
 from fusewise.compiler.inductor.replacing import once, switched
@@ -31,8 +31,6 @@ aten = torch.ops.aten
 _LEAST_FLOPS = 4e6
 #: Columns of the result from which a first matrix may be copied: oneDNN wants its rows contiguous.
 _LEAST_COLUMNS = 64
-#: What a size is taken to be of which nothing is known.
-_UNKNOWN = 8192
 _active: ContextVar[bool] = ContextVar("fusewise_onednn_products", default=False)
 
 
@@ -64,7 +62,7 @@ def _is_product(node: torch.fx.Node, dtypes: Sequence[torch.dtype]) -> bool:
 
 def _known(size: Any) -> int:
     """A size of a captured graph, of one that is only known at run time what it was when traced."""
-    return size if isinstance(size, int) else int(size.node.hint or _UNKNOWN)
+    return size if isinstance(size, int) else int(size.node.hint or UNKNOWN)
 
 
 @once
@@ -76,9 +74,9 @@ def _lowered(_graph: object, target: Any, args: Any, kwargs: dict[str, Any]) -> 
     if not _active.get():
         return None
     parts = _parts(target, args, kwargs)
-    if any(part.get_dtype() != torch.float32 for part in parts):
+    if not parts or any(part.get_dtype() != torch.float32 for part in parts):
         return None
-    if not parts or not _counts([_lowered_operand(part) for part in parts]):
+    if not _counts([_lowered_operand(part) for part in parts]):
         return None
     left, right, *bias = parts
     right.realize()
