@@ -25,6 +25,8 @@ SMALL: Final = 6.0
 MOST_IN_LAUNCH: Final = 8
 #: Elements between neighbours from which on reads are those of another direction.
 _FAR: Final = 16
+#: What the compiler calls reductions whose neighbouring sums lie next to each other in memory.
+_COLUMNS: Final = frozenset({"outer", "outer_tiny"})
 
 
 def is_loop(problem: Problem, names: Collection[str]) -> bool:
@@ -33,9 +35,16 @@ def is_loop(problem: Problem, names: Collection[str]) -> bool:
     return bool(kinds) and kinds <= LOOPS
 
 
-def one_way(problem: Problem, names: Collection[str]) -> bool:
-    """Whether all that a group reads and writes lies along its loops, or is looked up."""
-    return not any(_turned(node) for node in map(problem.node_by_name.__getitem__, names))
+def way(problem: Problem, names: Collection[str]) -> str | None:
+    """In which way a group goes along memory; None where that is in two.
+
+    "" where all that it reads and writes lies along its loops, or is looked up; for sums of columns
+    the compiler's hint for them, since they are cut into blocks of another shape.
+    """
+    hints = {n.hint for n in map(problem.node_by_name.__getitem__, names) if _turned(n)}
+    if not hints:
+        return ""
+    return hints.pop() if len(hints) == 1 and hints <= _COLUMNS else None
 
 
 def _turned(node: Node) -> bool:
@@ -96,7 +105,7 @@ def launches_saved(
         if is_loop(problem, names):
             small = us[at] <= SMALL * launch_us
             sets[depth] = sets.get(depth, 0) + 1
-            fits[depth] = fits.get(depth, True) and small and free[at] and one_way(problem, names)
+            fits[depth] = fits.get(depth, True) and small and free[at] and not way(problem, names)
     shared = {depth: n for depth, n in sets.items() if n > 1}
     if not all(fits[depth] for depth in shared):
         return None

@@ -18,8 +18,8 @@ from fusewise.costmodel.launches import (
     SMALL,
     depths,
     is_loop,
-    one_way,
     unmixed,
+    way,
 )
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import roofline_us
@@ -325,11 +325,12 @@ class Finishes:
             f"{kernels} small kernels in {len(offers)} launches",
         )
 
-    def each_together(self, most: int = MOST_IN_LAUNCH) -> list[Offer]:
+    def each_together(self, most: int = MOST_IN_LAUNCH, *, columns: bool = True) -> list[Offer]:
         """One offer for each set of small kernels, ``most`` in one.
 
         Kernels of a set are as deep in the graph as each other, so none needs another, and no two
-        sets need each other. Kernels that go along memory in two directions stay by themselves.
+        sets need each other. Kernels that go along memory in two directions stay by themselves,
+        sums of columns among their like, or by themselves without ``columns``.
         """
         small = {k.names[0]: k for k in self.kernels if k.us <= SMALL * self._launch_us}
         families: dict[object, list[PlannedKernel]] = defaultdict(list)
@@ -338,8 +339,11 @@ class Finishes:
         )
         for at, (depth, free) in enumerate(places):
             kernel = small.get(self._plan.groups[at][0])
-            if kernel is not None and free and one_way(self._problem, kernel.names):
-                families[(depth, *kernel.family)].append(kernel)
+            if kernel is None or not free:
+                continue
+            along = way(self._problem, kernel.names)
+            if along == "" or (along is not None and columns):
+                families[(depth, along, *kernel.family)].append(kernel)
         offers = []
         for members in families.values():
             # Kernels of like size keep each other busy; equal ones are neighbours.

@@ -140,6 +140,29 @@ def test_kernels_in_two_directions_stay_apart() -> None:
     assert sets == [("halves", "column", "scalar", "plain")]
 
 
+def test_sums_of_columns_share_launches_with_their_like() -> None:
+    def columns(name: str, hint: str) -> Node:
+        read = Access(f"in_{name}", "strided", SMALL, 4 * SMALL, 4, 256, "d1")
+        write = Access(f"buf_{name}", "contiguous", 256, 4 * 256, 4, 1, "d0")
+        node = kernel(name, 256, 64, "reduction")
+        return msgspec.structs.replace(
+            node, hint=hint, ranges=((256,), (64,)), reads=(read,), writes=(write,)
+        )
+
+    nodes = [
+        *(columns(f"sum{i}", "outer") for i in range(3)),
+        *(columns(f"tiny{i}", "outer_tiny") for i in range(2)),
+        # Read across, but not by what the compiler takes for columns.
+        *(columns(f"rows{i}", "inner") for i in range(2)),
+        *(kernel(f"op{i}", 256, 64, "reduction") for i in range(2)),
+    ]
+    found = finishes(nodes)
+    sets = [combos(offer.choices)[0] for offer in found.each_together()]
+    assert sorted(sets) == [("op0", "op1"), ("sum0", "sum1", "sum2"), ("tiny0", "tiny1")]
+    alone = [combos(offer.choices)[0] for offer in found.each_together(columns=False)]
+    assert alone == [("op0", "op1")]
+
+
 def test_reductions_along_both_directions_and_their_readers_stay_apart() -> None:
     rows, columns = kernel("rows", 512, 64, "reduction"), kernel("columns", 64, 512, "reduction")
     nodes = [rows, columns, *(kernel(f"op{i}", 512, 64, "reduction") for i in range(2))]
