@@ -25,7 +25,8 @@ from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.kernel_nodes import noting_kernels
 from fusewise.compiler.inductor.worth_trying import ranked_by
-from fusewise.compiler.looking import LOOKS_PREDICTED, survey_all
+from fusewise.compiler.looking import LOOKS_PREDICTED, looks_begun, survey_all
+from fusewise.compiler.measuring.cuda_clock import waking
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, recall_at_once, remember
 from fusewise.compiler.notices import warn_once
@@ -94,7 +95,8 @@ class GraphWay:
         self._purse.kind = device.type
         self._purse.forward = graph.kind == "forward"
         with report.phase("prepare"):
-            predictor = session.predictor(device)
+            # A graph's plans are gone over again and again until one is chosen.
+            predictor = replace(session.predictor(device), costs={})
             with graph.settings(None):
                 key = graph_key(
                     graph.gm,
@@ -105,7 +107,8 @@ class GraphWay:
                     session.options.rules,
                 )
         report.key, report.model = key.key, predictor.model.name
-        with ranked_by(blocks_of(predictor.model)):
+        # Kernels are timed with several block sizes as soon as they run for the first time.
+        with ranked_by(blocks_of(predictor.model)), waking(device):
             output = self._known(key, predictor)
             if output is None and session.options.mode == "replay":
                 raise PlanError(
@@ -128,9 +131,9 @@ class GraphWay:
         with report.phase("recall"):
             asked = (key.key, predictor.profile.key, session.options.mode)
             # The store is only opened where that is not enough.
-            remembered = recall_at_once(session.options.store, *asked) or recall(
-                session.store, *asked
-            )
+            remembered = recall_at_once(session.options.store, *asked)
+            if remembered is None and not session.fresh:
+                remembered = recall(session.store, *asked)
         if remembered is None:
             return None
         try:
@@ -263,35 +266,45 @@ class GraphWay:
         ranked = blocks_of(predictor.model) is not None and predictor.profile.kind == "cuda"
         # Ranks that tune might come to other sizes each, and sum in another order.
         ranked = ranked and (job is not None or not many_ranks())
-        if lowered is None and (job is not None or ranked):
-            start = time.perf_counter()
-            # Compilers are at work while the graph is looked at.
-            with (
-                report.phase("generate"),
-                noting_kernels() if ranked else nullcontext(nodes) as nodes,
-            ):
-                program = graph.own_program()
-            purse.own(time.perf_counter() - start, again=True)
-            if ranked:
-                with report.phase("block sizes"):
-                    savings = kernel_savings(program)
-            if job is not None:
-                building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
-            else:
-                compile_in_pool(program, predictor.profile.kind)
-        with report.phase("search"):
-            surveys = survey_all(
-                graph,
-                predictor,
-                key=key.key,
-                kind=report.kind,
-                budget_s=None if job is None else purse.looking_s,
-                lowered=lowered,
-                told=report.left_out.append,
-                most=_LOOKS["given" if purse.given and job is not None else session.options.mode],
-                gains=gains_of(predictor.model, predictor.profile.kind),
-                only=job is None,
-            )
+        gains = gains_of(predictor.model, predictor.profile.kind)
+        # Of a contest most waits for processes that start.
+        early = ranked and lowered is None and job is None
+        looks = looks_begun(graph, predictor, key=key.key, kind=report.kind, gains=gains)
+        with looks if early else nullcontext() as begun:
+            if lowered is None and (job is not None or ranked):
+                start = time.perf_counter()
+                # Compilers are at work while the graph is looked at.
+                with (
+                    report.phase("generate"),
+                    noting_kernels() if ranked else nullcontext(nodes) as nodes,
+                ):
+                    program = graph.own_program()
+                purse.own(time.perf_counter() - start, again=True)
+                if ranked:
+                    with report.phase("block sizes"):
+                        savings = kernel_savings(program)
+                if job is not None:
+                    building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
+                else:
+                    compile_in_pool(program, predictor.profile.kind)
+            # Where there can be no store nothing is decided: it would not be remembered.
+            session.store  # noqa: B018
+            with report.phase("search"):
+                surveys = survey_all(
+                    graph,
+                    predictor,
+                    key=key.key,
+                    kind=report.kind,
+                    budget_s=None if job is None else purse.looking_s,
+                    lowered=lowered,
+                    told=report.left_out.append,
+                    most=_LOOKS[
+                        "given" if purse.given and job is not None else session.options.mode
+                    ],
+                    gains=gains,
+                    only=job is None,
+                    begun=begun,
+                )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
         predictor = replace(predictor, savings=by_signature(savings, nodes, surveys[0]))

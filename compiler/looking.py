@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from fusewise.compiler.alternatives import (
     Alternative,
@@ -17,6 +19,7 @@ from fusewise.compiler.alternatives import (
     together,
     try_alternatives,
 )
+from fusewise.compiler.inductor.aside import Copies
 from fusewise.compiler.inductor.choices import ONEDNN, WIDE, schedule_of, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.ruled import Lowered
@@ -45,6 +48,36 @@ LOOKS_PREDICTED = 2
 _LEAST_FASTER = 1.2
 
 
+@dataclass(frozen=True)
+class Begun:
+    """Looks that copies of this process take, by the choices that each is under."""
+
+    asked: tuple[tuple[Choice, ...], ...]
+    copies: Copies
+
+
+@contextmanager
+def looks_begun(
+    graph: GraphCompile, predictor: Predictor, *, key: str, kind: str, gains: Gains
+) -> Iterator[Begun | None]:
+    """Begin to look under all that mode predict may take, while other things are done here.
+
+    Which of these looks are wanted is known once the graph was looked at as Inductor lowers it: for
+    :func:`survey_all` inside of this, without a budget. Gives None where they cannot be taken so.
+    """
+    asked = tuple(
+        choices
+        for choices in variants(predictor.profile.kind)
+        if choices[0].name not in _PRODUCTS and _may_be_taken(choices, gains)
+    )
+    look = functools.partial(
+        survey, graph, predictor, key=key, kind=kind, plans=gains.may(["plan"])
+    )
+    jobs = [functools.partial(look, choices=choices) for choices in asked]
+    with graph.begun_aside(jobs) as copies:
+        yield None if copies is None else Begun(asked, copies)
+
+
 def survey_all(
     graph: GraphCompile,
     predictor: Predictor,
@@ -57,6 +90,7 @@ def survey_all(
     most: int | None = None,
     gains: Gains | None = None,
     only: bool = False,
+    begun: Begun | None = None,
 ) -> list[Survey]:
     """Survey a graph under Inductor's own choices, then under others that change it.
 
@@ -73,6 +107,7 @@ def survey_all(
         gains: what may be taken of what is found without being measured: the most promising of it
             are looked at whatever the time.
         only: whether the rest is not looked at.
+        begun: looks that are being taken, of :func:`looks_begun`.
     """
     gains = gains or Gains(demands={})
     plans = not only or gains.may(["plan"])
@@ -95,7 +130,7 @@ def survey_all(
         whole, offered = few(whole, offered, most)
     anyway = [choices for choices in whole if choices in taken][:LOOKS_PREDICTED]
     asked = [*whole, *(one.choices for one in offered)]
-    looks.ahead([together(base.choices, choices) for choices in asked])
+    looks.ahead([together(base.choices, choices) for choices in asked], begun)
     looks.share = _VARIANTS_SHARE if offered else 1.0
     others: list[Survey] = []
     for choices in whole:
@@ -195,7 +230,7 @@ class _Looks:
         self._seen.add(_shape(found))
         return found
 
-    def ahead(self, asked: Sequence[tuple[Choice, ...]]) -> None:
+    def ahead(self, asked: Sequence[tuple[Choice, ...]], begun: Begun | None) -> None:
         """Look at all of ``asked`` at a time, where this process can be copied for that.
 
         What comes of a look does not depend on where it was taken.
@@ -203,6 +238,11 @@ class _Looks:
         left = None if self._budget_s is None else self._budget_s - self._spent()
         if left is not None and left <= 0:
             return
+        if begun is not None:
+            wanted = [at for at, choices in enumerate(begun.asked) if choices in asked]
+            answers = begun.copies.wait(wanted, left)
+            self._found |= {begun.asked[at]: found for at, found in answers.items()}
+            asked = [choices for choices in asked if choices not in begun.asked]
         jobs = [functools.partial(self._survey, choices, 4) for choices in asked]
         for choices, found in zip(asked, self._graph.aside(jobs, left), strict=True):
             if found is not None:

@@ -195,8 +195,7 @@ def _in_common_launches(
     may = predictor.profile.kind == "cuda" and gains.may(["launches"])
     if not may or base.survey.rules is not None:
         return None
-    # Of sums of columns there is no record.
-    offers = predictor.finishes(plan, base.survey.problem).each_together(columns=False)
+    offers = predictor.finishes(plan, base.survey.problem).each_together(sure=True)
     most_us = sum(offer.gain_us for offer in offers)
     saved_us = gains.launch_share * most_us
     if not offers or saved_us < LEAST_LAUNCHES * total_us:

@@ -24,7 +24,7 @@ from fusewise.compiler.spending import Spending
 from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import device_key, device_profile
 from fusewise.costmodel.registry import load_model
-from fusewise.datasets.location import check_store_path
+from fusewise.datasets.location import check_store_path, is_new
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import UnsupportedError
 from fusewise.schedule.plan_file import PlanFile, read_plan_file
@@ -47,6 +47,8 @@ class Session:
     met: Met | None = None
     #: What its graphs may take beside Inductor's own work.
     spending: Spending = field(init=False)
+    #: Whether there was no store yet, so that nothing can be known from before.
+    fresh: bool = field(init=False)
     _predictors: dict[str, Predictor] = field(default_factory=dict)
     _opening: Future[Store] | None = field(default=None, init=False)
 
@@ -58,6 +60,7 @@ class Session:
         """
         check_store_path(self.options.store)
         self.spending = Spending(self.options.budget_s)
+        self.fresh = is_new(self.options.store)
 
     @cached_property
     def rule_watch(self) -> RuleWatch | None:
@@ -106,7 +109,7 @@ class _ExternTimes(Mapping[str, float]):
 
     @cached_property
     def _times(self) -> Mapping[str, float]:
-        return self._session.store.extern_times(self._key)
+        return {} if self._session.fresh else self._session.store.extern_times(self._key)
 
     def __getitem__(self, signature: str) -> float:
         return self._times[signature]

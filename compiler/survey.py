@@ -52,10 +52,17 @@ class Predictor:
     #: Part of a kernel's time that other block sizes are expected to save, by signature, as far as
     #: that is known.
     savings: Mapping[str, float] = field(default_factory=dict)
+    #: Costs by problem (its ``id``), for as long as they are to be remembered; None for not at all.
+    costs: dict[int, PlanCost] | None = field(default=None, repr=False, compare=False)
 
     def plans(self, problem: Problem) -> PlanCost:
         """Costs of the plans of one problem."""
-        return PlanCost(problem, self.profile, self.model, self.extern_us)
+        known = {} if self.costs is None else self.costs
+        found = known.get(id(problem))
+        if found is None or found.model is not self.model:
+            found = PlanCost(problem, self.profile, self.model, self.extern_us)
+            known[id(problem)] = found
+        return found
 
     def finishes(self, plan: Plan, problem: Problem) -> Finishes:
         """What is worth trying on a plan that its costs say nothing of."""

@@ -20,7 +20,7 @@ from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.plan_cost import GroupCost
 from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.schedule.kernel_choices import COMBO
-from fusewise.schedule.problem import Problem, group_signature
+from fusewise.schedule.problem import FINISHED_KINDS, Problem, group_signature
 from fusewise.schedule.reductions import SPLIT
 from fusewise.schedule.schedule import NODE, Choice
 
@@ -31,7 +31,7 @@ from fusewise.schedule.schedule import NODE, Choice
 #: by another library, of which they are too, and at one and the same product.
 GainKind = Literal["setting", "value", "split", "plan", "launches", "code", "products", "library"]
 #: Version of the rule that :class:`Gains` are made for.
-RULE_VERSION: Final = 2
+RULE_VERSION: Final = 3
 #: Part of a graph's predicted time that a choice has to save, and that common launches have to: in
 #: the times of launches there is less to be wrong about.
 LEAST_SHARE: Final = 0.02
@@ -194,12 +194,22 @@ class Kernel:
     us: float
     low_us: float
     high_us: float
+    #: Whether it is generated and unlike what the model was trained on: the roofline predicts it.
+    strange: bool = False
 
 
 def kernels_of(problem: Problem, groups: Iterable[GroupCost]) -> Counter[Kernel]:
     """The kernels of a plan for ``problem``, with how often each occurs."""
+    finished = {node.name for node in problem.nodes if node.kind in FINISHED_KINDS}
     return Counter(
-        Kernel(group_signature(problem, g.names), g.us, g.low_us, g.high_us) for g in groups
+        Kernel(
+            group_signature(problem, g.names),
+            g.us,
+            g.low_us,
+            g.high_us,
+            strange=g.source == "roofline" and finished.isdisjoint(g.names),
+        )
+        for g in groups
     )
 
 
@@ -211,10 +221,12 @@ class Difference:
     #: By how much less it would be, were all kernels that differ at the worse end of their 90 %
     #: intervals.
     unsure_us: float
+    #: What of that is of kernels unlike what the model was trained on: no record is of such.
+    strange_us: float = 0.0
 
     def at_least(self, caution: float) -> float:
-        """What is saved with so many half intervals held against it."""
-        return self.saved_us - caution * self.unsure_us
+        """What is saved with so many half intervals held against it, and all of strange kernels."""
+        return self.saved_us - caution * (self.unsure_us - self.strange_us) - self.strange_us
 
 
 def difference(default: Counter[Kernel], other: Counter[Kernel]) -> Difference:
@@ -224,9 +236,10 @@ def difference(default: Counter[Kernel], other: Counter[Kernel]) -> Difference:
         sorted(part.items(), key=lambda pair: pair[0].signature) for part in (without, with_)
     ]
     saved = sum(k.us * n for k, n in ordered[0]) - sum(k.us * n for k, n in ordered[1])
-    unsure = sum((k.us - k.low_us) * n for k, n in ordered[0])
-    unsure += sum((k.high_us - k.us) * n for k, n in ordered[1])
-    return Difference(saved, unsure)
+    doubts = [(k, (k.us - k.low_us) * n) for k, n in ordered[0]]
+    doubts += [(k, (k.high_us - k.us) * n) for k, n in ordered[1]]
+    strange = sum(doubt for kernel, doubt in doubts if kernel.strange)
+    return Difference(saved, sum(doubt for _, doubt in doubts), strange)
 
 
 def sure_total(groups: Iterable[GroupCost]) -> float:

@@ -1,4 +1,4 @@
-"""Which kernels do well in one launch with others, and how deep in the graph each lies.
+"""Which kernels do well in one launch with others, and where in the graph each lies.
 
 The compiler writes kernels of one launch with one set of block sizes and in one direction: a kernel
 that goes along memory in two directions, quick where it is tiled by itself, becomes many times
@@ -84,11 +84,29 @@ def depths(problem: Problem, plan: Plan) -> list[int]:
 
     Groups of one depth need nothing of each other. The plan has to be one that can be run.
     """
+    return _longest(group_needs(problem, plan))
+
+
+def heights(problem: Problem, plan: Plan) -> list[int]:
+    """For each group of a plan, the longest way from it to where nothing is computed of it.
+
+    Groups of one height need nothing of each other, either: gradients of parameters are computed at
+    all depths of a backward graph, and mostly at heights of one or two.
+    """
     needs = group_needs(problem, plan)
-    depth = [0] * len(needs)
-    for at in TopologicalSorter(dict(enumerate(needs))).static_order():
-        depth[at] = max((depth[needed] + 1 for needed in needs[at]), default=0)
-    return depth
+    users: list[set[int]] = [set() for _ in needs]
+    for at, needed in enumerate(needs):
+        for other in needed:
+            users[other].add(at)
+    return _longest(users)
+
+
+def _longest(ways: Sequence[Collection[int]]) -> list[int]:
+    """For each place, the steps of the longest way along ``ways``, which lead to no place again."""
+    steps = [0] * len(ways)
+    for at in TopologicalSorter(dict(enumerate(ways))).static_order():
+        steps[at] = max((steps[other] + 1 for other in ways[at]), default=0)
+    return steps
 
 
 def launches_saved(

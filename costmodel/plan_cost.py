@@ -86,6 +86,8 @@ class PlanCost:
         self._halves = {buffer.name for buffer in problem.buffers if buffer.dtype in _HALF}
         self._known: dict[Hashable, GroupCost] = {}
         self._generated: set[Hashable] = set()
+        #: Features of extern and template nodes by themselves, by their names.
+        self._alone: dict[str, FloatArray] = {}
 
     def score(self, groups: Sequence[Collection[str]]) -> Prediction:
         """Predicted times of ``groups`` [n], in order; unseen ones go to the model in one batch.
@@ -153,6 +155,7 @@ class PlanCost:
 
     def _learn(self, groups: Mapping[Hashable, Collection[str]]) -> None:
         generated = {}
+        finished: dict[Hashable, list[Node]] = {}
         for key, names in groups.items():
             # Unknown names go to the featuriser, which refuses them.
             nodes = [n for n in map(self.problem.node_by_name.get, names) if n is not None]
@@ -160,9 +163,12 @@ class PlanCost:
             if nodes and not running and len(nodes) == len(names):
                 self._known[key] = GroupCost(tuple(names), 0.0, 0.0, 0.0, "free")
             elif any(node.kind in FINISHED_KINDS for node in running):
-                self._known[key] = self._finished(names, running)
+                finished[key] = running
             else:
                 generated[key] = names
+        self._look_at_alone(node for running in finished.values() for node in running)
+        for key, running in finished.items():
+            self._known[key] = self._finished(groups[key], running)
         if not generated:
             return
         self._generated.update(generated)
@@ -176,6 +182,23 @@ class PlanCost:
             strict=True,
         ):
             self._known[key] = GroupCost(tuple(names), us, low, high, source)
+
+    def _look_at_alone(self, nodes: Iterable[Node]) -> None:
+        """Have features of those extern and template nodes that need them, all at once."""
+        wanted = {
+            node.name: (node.name,)
+            for node in nodes
+            if node.kind in FINISHED_KINDS
+            and node.name not in self._alone
+            and node.signature not in self._extern_us
+            and not self._rate_decides(node)
+        }
+        rows = self.featurizer.batch(list(wanted.values()))
+        self._alone |= zip(wanted, rows, strict=True)
+
+    def _rate_decides(self, node: Node) -> bool:
+        """Whether the time of a library call follows from a probed rate and its bytes."""
+        return bool(self.profile.kind == "cpu" and node.flops and self._probed_gfs(node))
 
     def _finished(self, names: Collection[str], nodes: Iterable[Node]) -> GroupCost:
         """Cost of a group around extern or template nodes.
@@ -208,19 +231,21 @@ class PlanCost:
             return measured, 1.0, "measured"
         gfs = self._probed_gfs(node)
         if not gfs or not node.flops:
-            row = self.featurizer.batch([(node.name,)])
-            return float(roofline_us(row, self.profile)[0]), INTERVAL_FACTOR, "roofline"
+            return self._roofline_us(self._alone[node.name]), INTERVAL_FACTOR, "roofline"
         # GFLOP/s are 10^3 operations a microsecond.
         arithmetic = node.flops / (gfs * 1e3)
-        if self.profile.kind == "cpu":
+        if self._rate_decides(node):
             us = self.profile.launch_us + max(arithmetic, self._moving_us(node))
         else:
             # The roofline's products are of fp32: as many operations of these as take the time.
-            row = self.featurizer.batch([(node.name,)])
-            row[0, COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / gfs)
-            us = float(roofline_us(row, self.profile)[0])
+            row = self._alone[node.name].copy()
+            row[COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / gfs)
+            us = self._roofline_us(row)
         # What mostly waits for a rate that was probed is known better than the rest.
         return us, _PROBED_FACTOR if arithmetic > us / 2 else INTERVAL_FACTOR, "roofline"
+
+    def _roofline_us(self, row: FloatArray) -> float:
+        return float(roofline_us(row[np.newaxis], self.profile)[0])
 
     def _probed_gfs(self, node: Node) -> float:
         """Rate that was probed for a product as this, GFLOP/s; 0 where none was."""

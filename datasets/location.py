@@ -71,6 +71,16 @@ def check_store_path(path: Path) -> None:
     )
 
 
+def spool_folder(path: Path) -> Path:
+    """Folder of the rows that wait to be taken into the store at ``path``."""
+    return path.with_name(path.name + ".spool")
+
+
+def is_new(path: Path) -> bool:
+    """Whether nothing was ever kept in a store at ``path``."""
+    return not path.exists() and not spool_folder(path).exists()
+
+
 def check_existing_store(path: Path, *, remedy: str) -> None:
     """See that a regular file is at ``path``.
 

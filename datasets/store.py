@@ -25,6 +25,7 @@ from fusewise.datasets.location import (
     check_existing_store,
     check_store_path,
     home_folder,
+    spool_folder,
     writing_remedy,
 )
 from fusewise.datasets.rows import (
@@ -93,7 +94,7 @@ class Store:
         self.read_only = read_only
         remedy = writing_remedy(path)
         self._database = Database(path, remedy=remedy, timeout=timeout)
-        self._spool = SpoolWriter(path.with_name(path.name + ".spool"), remedy=remedy)
+        self._spool = SpoolWriter(spool_folder(path), remedy=remedy)
         self._decided = Decided(path)
 
     @classmethod

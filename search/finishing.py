@@ -8,6 +8,7 @@ and decided by measuring. Measures and compiles nothing.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from fusewise.costmodel.launches import (
     MOST_IN_LAUNCH,
     SMALL,
     depths,
+    heights,
     is_loop,
     unmixed,
     way,
@@ -25,7 +27,7 @@ from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import roofline_us
 from fusewise.schedule.kernel_choices import Tuning, blocks_choice, combo_choice
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import group_signature
+from fusewise.schedule.problem import Node, group_signature
 from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
 
@@ -105,6 +107,8 @@ class PlannedKernel:
     family: tuple[str, bool, bool]
     #: Elements that it goes through.
     iterations: int
+    #: That it reads of what others wrote.
+    read_bytes: int
     #: Part of its time that other block sizes are predicted to save; None where nothing is known.
     saving: float | None = None
 
@@ -146,6 +150,7 @@ class Finishes:
         self._threads = max(1, cost.profile.threads)
         self._exponential_us = 1e-3 / max(cost.profile.transcendental_gops, 1e-6)
         self._on_gpu = cost.profile.kind == "cuda"
+        self._cache_bytes = cost.profile.cache_bytes
         costs = cost.breakdown(plan)
         self.total_us = sum(group.us for group in costs)
         generated = [group for group in costs if is_loop(self._problem, group.names)]
@@ -168,6 +173,7 @@ class Finishes:
             signature,
             (nodes[0].device, bool(reductions), max(reductions, default=1) > _LONG_REDUCTION),
             max(node.numel * node.rnumel for node in nodes),
+            _read_bytes(nodes),
             self._savings.get(signature),
         )
 
@@ -325,33 +331,51 @@ class Finishes:
             f"{kernels} small kernels in {len(offers)} launches",
         )
 
-    def each_together(self, most: int = MOST_IN_LAUNCH, *, columns: bool = True) -> list[Offer]:
+    def each_together(self, most: int = MOST_IN_LAUNCH, *, sure: bool = False) -> list[Offer]:
         """One offer for each set of small kernels, ``most`` in one.
 
-        Kernels of a set are as deep in the graph as each other, so none needs another, and no two
-        sets need each other. Kernels that go along memory in two directions stay by themselves,
-        sums of columns among their like, or by themselves without ``columns``.
+        Kernels of a set are as deep in the graph as each other, or all of a plan's sets are of
+        kernels of one height, whichever saves more: none of a set needs another, and no two sets
+        need each other. Kernels that go along memory in two directions stay by themselves, sums of
+        columns among their like.
+
+        Args:
+            most: kernels in one launch.
+            sure: leave out what is no better for sure, for what is not going to be timed: sums of
+                columns, and kernels that wait for others of their height.
+        """
+        early = self._sets(depths(self._problem, self._plan), most, columns=not sure)
+        if sure:
+            return early
+        late = self._sets(
+            heights(self._problem, self._plan), most, columns=True, most_bytes=self._cache_bytes
+        )
+        return max(early, late, key=lambda offers: sum(offer.gain_us for offer in offers))
+
+    def _sets(
+        self, levels: Sequence[int], most: int, *, columns: bool, most_bytes: float = math.inf
+    ) -> list[Offer]:
+        """Sets of small kernels of one level each.
+
+        ``most_bytes``: that the kernels of a set read together; what waits has to stay in the
+        cache.
         """
         small = {k.names[0]: k for k in self.kernels if k.us <= SMALL * self._launch_us}
         families: dict[object, list[PlannedKernel]] = defaultdict(list)
-        places = zip(
-            depths(self._problem, self._plan), unmixed(self._problem, self._plan), strict=True
-        )
-        for at, (depth, free) in enumerate(places):
+        places = zip(levels, unmixed(self._problem, self._plan), strict=True)
+        for at, (level, free) in enumerate(places):
             kernel = small.get(self._plan.groups[at][0])
             if kernel is None or not free:
                 continue
             along = way(self._problem, kernel.names)
             if along == "" or (along is not None and columns):
-                families[(depth, along, *kernel.family)].append(kernel)
+                families[(level, along, *kernel.family)].append(kernel)
         offers = []
         for members in families.values():
             # Kernels of like size keep each other busy; equal ones are neighbours.
             members.sort(key=lambda k: (k.iterations, k.signature))
-            for start in range(0, len(members), most):
-                part = members[start : start + most]
-                if len(part) > 1:
-                    offers.append(self._set(part))
+            parts = _parted(members, most, most_bytes)
+            offers += [self._set(part) for part in parts if len(part) > 1]
         return offers
 
     def shaped(self) -> Offer | None:
@@ -416,10 +440,35 @@ class Finishes:
         )
 
 
+def _read_bytes(nodes: Sequence[Node]) -> int:
+    """Bytes of the buffers that a kernel of ``nodes`` reads and does not write."""
+    written = {access.buffer for node in nodes for access in node.writes}
+    read = {access.buffer: 0 for node in nodes for access in node.reads}
+    for node in nodes:
+        for access in node.reads:
+            read[access.buffer] = max(read[access.buffer], access.bytes)
+    return sum(size for buffer, size in read.items() if buffer not in written)
+
+
 def _best_two(every: Iterable[Offer | None]) -> list[Offer]:
     """Of some offers the best, and it with the next."""
     offers = sorted((o for o in every if o is not None), key=lambda o: (-o.gain_us, o.choices))
     return [offers[0], offers[0] + offers[1]] if len(offers) > 1 else offers
+
+
+def _parted(
+    kernels: Iterable[PlannedKernel], most: int, most_bytes: float
+) -> list[list[PlannedKernel]]:
+    """Kernels in parts of ``most``, and of so many bytes that they read, in their order."""
+    parts: list[list[PlannedKernel]] = []
+    read = 0
+    for kernel in kernels:
+        read += kernel.read_bytes
+        if not parts or len(parts[-1]) == most or read > most_bytes:
+            parts.append([])
+            read = kernel.read_bytes
+        parts[-1].append(kernel)
+    return parts
 
 
 def _members(choice: Choice) -> list[str]:

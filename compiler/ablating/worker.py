@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from fusewise.compiler.inductor.program import Call
-from fusewise.compiler.measuring import cuda_timing
+from fusewise.compiler.measuring import cuda_clock
 from fusewise.compiler.measuring.client import MeasuringProcess
 from fusewise.compiler.measuring.device import conditions, release
 from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob, ProgramResult
@@ -110,7 +110,7 @@ class StageWorker(Worker):
         state = conditions(device)
         cuda = torch.device(device).type == "cuda"
         if cuda:
-            cuda_timing.wake()
+            cuda_clock.wake()
         timed = [
             (ready.run, result)
             for job, ready, result in zip(jobs, loaded, results, strict=True)

@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch._inductor import config as inductor_config
@@ -51,6 +51,11 @@ def can_work_aside() -> bool:
     return len(os.sched_getaffinity(0)) >= _LEAST_CORES
 
 
+def has_cores(copies: int) -> bool:
+    """Whether so many copies can be at work while this process is, and compilers for it."""
+    return len(os.sched_getaffinity(0)) >= copies + _LEAST_CORES
+
+
 def work_aside(
     jobs: Sequence[Callable[[], _T]], timeout_s: float | None = None
 ) -> list[_T | Exception | None]:
@@ -64,32 +69,61 @@ def work_aside(
         For each job what it gave, the error that it raised, or None where it could not be done
         aside: whoever wants it then has to do it here.
     """
-    results: list[_T | Exception | None] = [None] * len(jobs)
     if len(jobs) < 2 or not can_work_aside():  # noqa: PLR2004 - one job is done as soon here
-        return results
-    limit = min(_MOST_S, timeout_s or _MOST_S)
-    until = time.monotonic() + limit
-    count = min(len(jobs), len(os.sched_getaffinity(0)) - 1)
-    copies: dict[int, tuple[int, bytearray]] = {}
-    gpu = _gpu_in_use()
-    try:
-        with few_garbage():
+        return [None] * len(jobs)
+    with few_garbage(), Copies(jobs) as copies:
+        found: Mapping[int, _T | Exception] = copies.wait(range(len(jobs)), timeout_s)
+    return [found.get(index) for index in range(len(jobs))]
+
+
+class Copies:
+    """Copies of this process at work on some jobs until it is left; to be used with ``with``."""
+
+    def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
+        """``jobs``: as for :func:`work_aside`."""
+        self._jobs = jobs
+        self._running: dict[int, tuple[int, bytearray]] = {}
+        self._answered: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        count = min(len(self._jobs), len(os.sched_getaffinity(0)) - 1)
+        gpu = _gpu_in_use()
+        try:
             for at in range(count):
-                pid, reading = _start([(i, jobs[i]) for i in range(at, len(jobs), count)], gpu)
-                copies[reading] = pid, bytearray()
-        for index, succeeded, value in _answers(copies, until):
-            if succeeded:
-                results[index] = value
-            elif value is None:
-                _useless.set()
-            else:
-                results[index] = value
-    except OSError:
-        log.debug("this process cannot be copied", exc_info=True)
-        _useless.set()
-    finally:
-        _end(copies)
-    return results
+                mine = [(i, self._jobs[i]) for i in range(at, len(self._jobs), count)]
+                pid, reading = _start(mine, gpu)
+                self._running[reading] = pid, bytearray()
+        except OSError:
+            log.debug("this process cannot be copied", exc_info=True)
+            _useless.set()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _end(self._running)
+        self._running.clear()
+
+    def wait(self, wanted: Iterable[int], timeout_s: float | None = None) -> Mapping[int, Any]:
+        """What those of the jobs that are ``wanted`` gave, or the error that they raised.
+
+        Args:
+            wanted: jobs by their places. The answers of others may be among what is returned.
+            timeout_s: seconds after which no job is waited for any more.
+
+        Returns:
+            Answers by place; none of jobs that could not be done aside.
+        """
+        until = time.monotonic() + min(_MOST_S, timeout_s or _MOST_S)
+        left = set(wanted) - set(self._answered)
+        try:
+            for index, succeeded, value in _answers(self._running, left, until):
+                if succeeded or value is not None:
+                    self._answered[index] = value
+                else:
+                    _useless.set()
+        except OSError:
+            log.debug("copies cannot be heard", exc_info=True)
+            _useless.set()
+        return self._answered
 
 
 @contextmanager
@@ -172,13 +206,13 @@ def _send(writing: int, index: int, job: Callable[[], Any]) -> None:
 
 
 def _answers(
-    copies: dict[int, tuple[int, bytearray]], until: float
+    copies: Mapping[int, tuple[int, bytearray]], left: set[int], until: float
 ) -> Iterator[tuple[int, bool, Any]]:
-    """Answers as they come, until all have come or time is up."""
+    """Answers as they come, until those to the jobs ``left`` have come or time is up."""
     with selectors.DefaultSelector() as selector:
         for reading in copies:
             selector.register(reading, selectors.EVENT_READ)
-        while selector.get_map():
+        while left and selector.get_map():
             ready = selector.select(max(0.0, until - time.monotonic()))
             if not ready:
                 log.debug("%d copies are given up", len(selector.get_map()))
@@ -190,7 +224,9 @@ def _answers(
                 if not data:
                     selector.unregister(key.fd)
                 buffer += data
-                yield from _complete(buffer)
+                for answer in _complete(buffer):
+                    left.discard(answer[0])
+                    yield answer
 
 
 def _complete(buffer: bytearray) -> Iterator[tuple[int, bool, Any]]:

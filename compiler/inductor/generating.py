@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,14 @@ from torch._inductor import compile_fx as inductor_compile_fx
 from torch._inductor import config as inductor_config
 from torch._inductor.exc import InductorError
 
-from fusewise.compiler.inductor.aside import COPY_SETTINGS, can_work_aside, work_aside
+from fusewise.compiler.inductor.aside import (
+    COPY_SETTINGS,
+    Copies,
+    can_work_aside,
+    few_garbage,
+    has_cores,
+    work_aside,
+)
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.fallbacks import meet_fallbacks
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
@@ -148,6 +155,21 @@ class GraphPrograms:
         for so many threads as a process has, which a copy does not have.
         """
         return work_aside(jobs, timeout_s) if self.copies_help else [None] * len(jobs)
+
+    @contextmanager
+    def begun_aside(self, jobs: Sequence[Callable[[], Any]]) -> Iterator[Copies | None]:
+        """Have jobs begun as :meth:`aside` does them, while other things are done here.
+
+        Gives None where copies do not help, or where there are not cores enough for all of them.
+        """
+        if not jobs or not self.copies_help or not has_cores(len(jobs)):
+            yield None
+            return
+        copies = Copies(jobs)
+        with ExitStack() as stack:
+            with few_garbage():
+                stack.enter_context(copies)
+            yield copies
 
     @property
     def copies_help(self) -> bool:

@@ -1,4 +1,4 @@
-"""Taking times on a GPU: its clock speed, and launches without the launching process.
+"""Taking times on a GPU: launches without the launching process.
 
 A graph is captured here without the collection of garbage and the return of memory that
 ``torch.cuda.graph`` begins with: both cost more than the timing itself.
@@ -8,43 +8,19 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-#: Seconds of work after which an idle device runs at its full clock, at first and after a pause.
-_WAKE_S, _WAKE_AGAIN_S = 0.3, 0.02
-#: Seconds after which a device may have lowered its clock.
-_PAUSE_S = 1.0
+from fusewise.compiler.measuring.cuda_clock import stay_awake, wake
+
 #: Launches in one graph, and seconds after which there are enough of them.
 _LAUNCHES, _ENOUGH_S = 20, 1e-3
 #: Seconds that its replay is to take at least, for which there may be this many.
 _SAMPLE_S, _MOST_LAUNCHES = 3e-4, 400
 #: What a launch takes at the least, where the noise of two times is as large as their difference.
 _LEAST_S = 1e-7
-
-_last_used: dict[int, float] = {}
-
-
-def wake() -> None:
-    """Have the current device work until its clock is up, if it may have been idle."""
-    device = torch.cuda.current_device()
-    now = time.perf_counter()
-    if now - _last_used.get(device, -math.inf) > _PAUSE_S:
-        deadline = now + (_WAKE_AGAIN_S if device in _last_used else _WAKE_S)
-        work = torch.zeros(1 << 22, device="cuda")
-        while time.perf_counter() < deadline:
-            for _ in range(20):
-                work.add_(1.0)
-            torch.cuda.synchronize()
-    stay_awake()
-
-
-def stay_awake() -> None:
-    """Say that the current device has just worked."""
-    _last_used[torch.cuda.current_device()] = time.perf_counter()
 
 
 def captured(call: Callable[[], Any], launches: int = 1) -> tuple[torch.cuda.CUDAGraph, Any]:

@@ -21,7 +21,7 @@ import torch
 from fusewise.compiler.inductor.cpp_kernels import definitions
 from fusewise.compiler.inductor.cpp_loading import repeater
 from fusewise.compiler.inductor.effects import Effect, cpp_effects, triton_effects
-from fusewise.compiler.measuring import cuda_timing
+from fusewise.compiler.measuring import cuda_clock, cuda_timing
 from fusewise.compiler.measuring.block_timing import LoadedBlocks, time_blocks
 from fusewise.compiler.measuring.pace import SLOW, Pace
 from fusewise.compiler.measuring.quiet import Quiet
@@ -196,10 +196,10 @@ class KernelTimer:
             if self._device.type == "cuda":
                 # What went wrong before must not be blamed on this kernel.
                 torch.cuda.synchronize()
-                cuda_timing.wake()
+                cuda_clock.wake()
                 sample, times.clock = cuda_timing.sampler(call, restore, single=single)
                 take_samples(times, self._effort_for(times), lambda: (sample(), False))
-                cuda_timing.stay_awake()
+                cuda_clock.stay_awake()
             else:
                 most = 1 if single else _MOST_UPDATES if changed else _MOST_REPEATS
                 times.clock = "calls" if repeat is None else "c loop"

@@ -29,7 +29,7 @@ from fusewise.compiler.inductor.program import (
     load_program,
 )
 from fusewise.compiler.inductor.toolchain import trust_probes
-from fusewise.compiler.measuring import cuda_timing
+from fusewise.compiler.measuring import cuda_clock, cuda_timing
 from fusewise.compiler.measuring.block_timing import BlockSizesOf, LoadedBlocks
 from fusewise.compiler.measuring.device import (
     conditions,
@@ -135,6 +135,9 @@ class Worker:
             overwritten: list[int] = []
             if job.graph is not None and not job.random:
                 reference, overwritten = reference_outputs(job, inputs)
+        if device.type == "cuda":
+            # Candidates come when they were generated, and are timed at once.
+            cuda_clock.wake_meanwhile(torch.cuda.current_device())
         seconds = {"inputs": made - start, "reference": time.perf_counter() - made}
         self._graph = Prepared(job, inputs, reference, overwritten, seconds)
 
@@ -165,6 +168,8 @@ class Worker:
         """Forget the graph in hand; no more programs of it will come."""
         graph, self._graph = self._graph, None
         if graph is not None:
+            if torch.device(graph.job.device).type == "cuda":
+                cuda_clock.let_rest(torch.cuda.current_device())
             if graph.job.saved_from is not None:
                 self._kept.clear()
             release(graph.job.device)
@@ -206,7 +211,7 @@ class Worker:
                 weigh(graph, calls, loaded, results)
             state = conditions(graph.job.device)
             if torch.device(graph.job.device).type == "cuda":
-                cuda_timing.wake()
+                cuda_clock.wake()
             ran = [
                 (program, result)
                 for program, result in zip(loaded, results, strict=True)

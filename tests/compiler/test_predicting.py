@@ -66,6 +66,19 @@ def predictor_of(data: Any, gains: Gains = USUAL["cuda"], factor: float = 1.05) 
     return Predictor(Known(profile, gains, factor=factor), profile, {})
 
 
+def test_costs_are_remembered_where_that_is_wanted(h200: Any) -> None:
+    problem = h200.problem(h200.schedules().graph_key[0])
+    forgetting = predictor_of(h200)
+    assert forgetting.plans(problem) is not forgetting.plans(problem)
+    remembering = replace(forgetting, costs={})
+    found = remembering.plans(problem)
+    assert remembering.plans(problem) is found
+    assert replace(remembering, savings={"a": 0.1}).plans(problem) is found
+    # Another model has other costs.
+    other = Known(remembering.profile, USUAL["cuda"])
+    assert replace(remembering, model=other).plans(problem).model is other
+
+
 def seen(predictor: Predictor, problem: Any, plan: Plan, *choices: Choice, **told: Any) -> Survey:
     """A graph under choices, as a survey without a search of plans finds it."""
     cost = predictor.plans(problem)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -18,9 +19,10 @@ from torch._inductor.utils import fresh_cache
 from fusewise.compiler.inductor import aside
 from fusewise.compiler.inductor.choices import variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
-from fusewise.compiler.looking import survey_all
+from fusewise.compiler.looking import Begun, looks_begun, survey_all
 from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.costmodel.device import device_profile
+from fusewise.costmodel.gains import Demand, Gains
 from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import Plan, unfused
@@ -232,6 +234,43 @@ def test_on_a_gpu_copies_of_the_process_come_to_the_same(
     assert torch.ones(8, device="cuda").sum().item() == 8
 
 
+@pytest.mark.gpu
+def test_looks_that_are_begun_early_come_to_the_same(
+    live: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = ((64, 96), (96, 96), (96,))
+    inputs = tuple(torch.randn(shape, device="cuda") for shape in shapes)
+    (graph,) = live.capture(live.UserProgram(attending, inputs))
+    profile = device_profile(torch.device("cuda", 0), tmp_path)
+    predictor = Predictor(Roofline(profile), profile, {})
+    gains = Gains(demands={"setting": Demand(0.0)})
+    asked = {"key": "k", "kind": "inference", "gains": gains}
+    monkeypatch.setattr(aside, "_LEAST_CORES", 1)
+    monkeypatch.setattr(aside._useless, "is_set", lambda: False)
+
+    def told(begun: Begun | None) -> Any:
+        surveys = survey_all(
+            graph.compile, predictor, budget_s=None, most=2, only=True, begun=begun, **asked
+        )
+        return [(s.choices, s.problem, s.default_plan, s.candidates) for s in surveys]
+
+    def both() -> Any:
+        with looks_begun(graph.compile, predictor, **asked) as begun:
+            assert begun is not None and len(begun.asked) > 2
+            early = told(begun)
+        return early, told(None)
+
+    (early, late), _ = _meanwhile(graph, both)
+    assert len(early) > 1 and early == late
+
+
+def test_a_compile_for_the_cpu_begins_no_looks(live: Any, predictor: Predictor) -> None:
+    graph = _captured(live)
+    gains = Gains(demands={"setting": Demand(0.0)})
+    with looks_begun(graph.compile, predictor, key="k", kind="inference", gains=gains) as begun:
+        assert begun is None
+
+
 class TestAside:
     """Work in copies of this process, whatever becomes of them."""
 
@@ -269,6 +308,16 @@ class TestAside:
         hangs, fine = aside.work_aside([lambda: time.sleep(60), lambda: "fine"], timeout_s=1.0)
         assert (hangs, fine) == (None, "fine")
         assert time.monotonic() - before < 30
+
+    def test_only_what_is_wanted_is_waited_for(self) -> None:
+        jobs: list[Any] = [lambda: time.sleep(60), lambda: 1, lambda: 2, lambda: 3]
+        # Two copies share them.
+        with aside.Copies(jobs) as copies:
+            assert copies.wait([1])[1] == 1
+            assert copies.wait([1, 3])[3] == 3
+            assert 2 not in copies.wait([2], timeout_s=0.2)
+            running = [pid for pid, _ in copies._running.values()]
+        assert not any(psutil.pid_exists(pid) for pid in running)
 
     def test_what_cannot_be_sent_is_left_to_the_caller(self) -> None:
         assert aside.work_aside([lambda: lambda: 1, lambda: 2]) == [None, 2]

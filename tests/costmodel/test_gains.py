@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,18 @@ def test_what_both_have_cancels_out() -> None:
     assert found.at_least(1.0) == pytest.approx(16.0 / 1.5 - 13.5)
     nothing = difference(Counter(shared), Counter(shared))
     assert (nothing.saved_us, nothing.unsure_us) == (0.0, 0.0)
+
+
+def test_what_a_model_does_not_know_has_to_pay_at_its_worst() -> None:
+    own = Counter([kernel("known", 30.0)])
+    strange = Kernel("strange", 10.0, 5.0, 25.0, strange=True)
+    found = difference(own, Counter([strange]))
+    assert (found.saved_us, found.unsure_us, found.strange_us) == pytest.approx((20.0, 25.0, 15.0))
+    assert found.at_least(0.0) == pytest.approx(20.0 - 15.0)
+    assert found.at_least(0.5) == pytest.approx(20.0 - 15.0 - 5.0)
+    assert Demand(0.02).surely_us(found, 100.0) == pytest.approx(5.0)
+    worse = difference(own, Counter([replace(strange, high_us=31.0)]))
+    assert Demand(0.02).surely_us(worse, 100.0) == 0.0
 
 
 def test_choices_are_of_kinds() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fusewise.datasets.location import check_store_path
+from fusewise.datasets.location import check_store_path, is_new, spool_folder
 from fusewise.datasets.rows import DeviceRow
 from fusewise.datasets.store import Store, default_store_path
 from fusewise.schedule.errors import StoreError
@@ -104,3 +104,14 @@ def test_a_folder_that_may_not_be_looked_into(tmp_path: Path) -> None:
     closed.mkdir(mode=0o600)
     with pytest.raises(StoreError, match="cannot be looked at: Permission denied"):
         Store.open(closed / "store.duckdb")
+
+
+def test_a_store_is_new_until_something_is_kept_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "store.duckdb"
+    assert is_new(path)
+    spool_folder(path).mkdir(parents=True)
+    # A process that was killed left rows before there was a database.
+    assert not is_new(path)
+    other = tmp_path / "other.duckdb"
+    other.touch()
+    assert not is_new(other)

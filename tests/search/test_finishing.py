@@ -159,8 +159,31 @@ def test_sums_of_columns_share_launches_with_their_like() -> None:
     found = finishes(nodes)
     sets = [combos(offer.choices)[0] for offer in found.each_together()]
     assert sorted(sets) == [("op0", "op1"), ("sum0", "sum1", "sum2"), ("tiny0", "tiny1")]
-    alone = [combos(offer.choices)[0] for offer in found.each_together(columns=False)]
+    alone = [combos(offer.choices)[0] for offer in found.each_together(sure=True)]
     assert alone == [("op0", "op1")]
+
+
+def backward(layers: int, device: DeviceProfile = GPU) -> Finishes:
+    """What backward graphs are: a chain of large kernels, a gradient computed beside each."""
+    chain = [kernel(f"chain{i}", LARGE) for i in range(layers)]
+    gradients = [kernel(f"gradient{i}", SMALL) for i in range(layers)]
+    needs = [(f"chain{i}", f"chain{i + 1}") for i in range(layers - 1)]
+    needs += [(f"chain{i}", f"gradient{i}") for i in range(layers)]
+    return finishes([*chain, *gradients], *needs, device=device)
+
+
+def test_what_nothing_waits_for_shares_a_launch_though_it_lies_at_all_depths() -> None:
+    found = backward(4)
+    (offer,) = found.each_together()
+    assert combos(offer.choices) == (("gradient0", "gradient1", "gradient2", "gradient3"),)
+    # That a gradient waits for others is not sure to be any better.
+    assert found.each_together(sure=True) == []
+
+
+def test_what_waits_for_others_stays_in_the_cache_till_then() -> None:
+    three = msgspec.structs.replace(GPU, cache_bytes=3 * 4 * SMALL)
+    sets = [combos(offer.choices)[0] for offer in backward(5, three).each_together()]
+    assert sets == [("gradient0", "gradient1", "gradient2"), ("gradient3", "gradient4")]
 
 
 def test_reductions_along_both_directions_and_their_readers_stay_apart() -> None:
