@@ -67,7 +67,7 @@ def predictor_of(data: Any, gains: Gains = USUAL["cuda"], factor: float = 1.05) 
 
 
 def test_costs_are_remembered_where_that_is_wanted(h200: Any) -> None:
-    problem = h200.problem(h200.schedules().graph_key[0])
+    problem = next(iter(h200.problems.values()))
     forgetting = predictor_of(h200)
     assert forgetting.plans(problem) is not forgetting.plans(problem)
     remembering = replace(forgetting, costs={})
