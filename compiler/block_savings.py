@@ -1,7 +1,7 @@
 """What other block sizes are expected to save of a graph's kernels.
 
-The model of block sizes reads kernels as Inductor wrote them, so it knows those of Inductor's own
-program, and kernels of other plans as far as they are the same.
+The model of block sizes reads kernels as Inductor wrote them, so it knows those of programs that
+were generated, and kernels of other plans as far as they are the same.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from fusewise.compiler.inductor.blocks_ahead import compile_blocks
-from fusewise.compiler.inductor.interceptors import Program
+from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Applier, Program
+from fusewise.compiler.inductor.kernel_nodes import noting_kernels
 from fusewise.compiler.inductor.triton_ahead import triton_kernels
 from fusewise.compiler.inductor.worth_trying import expected_saving
-from fusewise.compiler.survey import Survey
+from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.schedule.problem import group_signature
+from fusewise.schedule.schedule import Choice
 
 #: Kernels of a program that are read, the largest: each takes hundredths of a second.
 _MOST_READ: Final = 32
@@ -32,29 +36,61 @@ def kernel_savings(program: Program) -> dict[str, float]:
 
     What is likely to be tried is on its way in Inductor's pool by then.
     """
-    every = {name: code for name, code, device in triton_kernels(program.source)}
-    largest = sorted(every, key=lambda name: -_iterations(every[name]))[:_MOST_READ]
-    kernels = {name: every[name] for name in largest}
-    found = {name: expected_saving(name, code) for name, code in kernels.items()}
-    known = {name: saving for name, saving in found.items() if saving is not None}
+    kernels = _kernels_to_read(program)
+    known = _expected(kernels)
     likely = {name: kernels[name] for name, saving in known.items() if saving > _LIKELY}
     compile_blocks(likely, program.settings)
     return known
 
 
+def read_survey(
+    graph: GraphCompile,
+    predictor: Predictor,
+    *,
+    key: str,
+    kind: str,
+    choices: tuple[Choice, ...],
+    plans: bool,
+) -> Survey:
+    """Survey a graph under ``choices``, and read the kernels that Inductor writes under them.
+
+    For the arguments see :func:`survey`.
+    """
+    applier = Applier(None)
+    with noting_kernels() as nodes:
+        found = survey(
+            graph, predictor, key=key, kind=kind, choices=choices, plans=plans, then=applier
+        )
+    assert applier.program is not None, "code was generated"
+    savings = _expected(_kernels_to_read(applier.program))
+    return replace(found, savings=by_signature(savings, nodes, found))
+
+
+def _kernels_to_read(program: Program) -> dict[str, str]:
+    """Sources of the largest kernels of a program, by name."""
+    every = {name: code for name, code, device in triton_kernels(program.source)}
+    largest = sorted(every, key=lambda name: -_iterations(every[name]))[:_MOST_READ]
+    return {name: every[name] for name in largest}
+
+
+def _expected(kernels: Mapping[str, str]) -> dict[str, float]:
+    found = {name: expected_saving(name, code) for name, code in kernels.items()}
+    return {name: saving for name, saving in found.items() if saving is not None}
+
+
 def by_signature(
-    savings: Mapping[str, float], nodes: Mapping[str, frozenset[str]], survey: Survey
+    savings: Mapping[str, float], nodes: Mapping[str, frozenset[str]], surveyed: Survey
 ) -> dict[str, float]:
     """The same by the signatures of groups.
 
     Args:
-        savings: of the kernels of Inductor's own program.
-        nodes: of its kernels, by name.
-        survey: of the graph under Inductor's own choices.
+        savings: of the kernels that Inductor writes by itself under the choices of a survey.
+        nodes: of these kernels, by name.
+        surveyed: the survey.
     """
-    groups = {frozenset(group): group for group in survey.default_plan.groups}
+    groups = {frozenset(group): group for group in surveyed.default_plan.groups}
     return {
-        group_signature(survey.problem, groups[nodes[name]]): saving
+        group_signature(surveyed.problem, groups[nodes[name]]): saving
         for name, saving in savings.items()
         if nodes.get(name) in groups
     }

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from fusewise.compiler.block_savings import by_signature, kernel_savings
+from fusewise.compiler.block_savings import by_signature, kernel_savings, read_survey
 from fusewise.compiler.building import Building, compile_in_pool, start_building
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
@@ -309,7 +309,20 @@ class GraphWay:
         report.nodes = len(surveys[0].problem.nodes)
         predictor = replace(predictor, savings=by_signature(savings, nodes, surveys[0]))
         if job is None:
-            choose_predicted(report, surveys, predictor)
+
+            def read(other: Survey) -> Mapping[str, float]:
+                with report.phase("block sizes"):
+                    found = read_survey(
+                        graph,
+                        predictor,
+                        key=key.key,
+                        kind=report.kind,
+                        choices=other.choices,
+                        plans=False,
+                    )
+                return found.savings or {}
+
+            choose_predicted(report, surveys, predictor, read=read if early else None)
             return _Decided(surveys, {})
         if program is None:
             default = default_candidate(surveys)

@@ -19,6 +19,7 @@ from fusewise.compiler.alternatives import (
     together,
     try_alternatives,
 )
+from fusewise.compiler.block_savings import read_survey
 from fusewise.compiler.inductor.aside import Copies
 from fusewise.compiler.inductor.choices import ONEDNN, WIDE, schedule_of, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile
@@ -71,7 +72,7 @@ def looks_begun(
         if choices[0].name not in _PRODUCTS and _may_be_taken(choices, gains)
     )
     look = functools.partial(
-        survey, graph, predictor, key=key, kind=kind, plans=gains.may(["plan"])
+        read_survey, graph, predictor, key=key, kind=kind, plans=gains.may(["plan"])
     )
     jobs = [functools.partial(look, choices=choices) for choices in asked]
     with graph.begun_aside(jobs) as copies:

@@ -6,8 +6,8 @@ What may be taken, and how sure it has to be, is the record's to say that came w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -50,6 +50,7 @@ def choose_predicted(
     predictor: Predictor,
     *,
     launches: bool = True,
+    read: Callable[[Survey], Mapping[str, float]] | None = None,
 ) -> None:
     """Take the candidate that surely saves most, else Inductor's own; then share launches.
 
@@ -58,6 +59,8 @@ def choose_predicted(
         surveys: of the graph, that under Inductor's own choices first.
         predictor: that they rest on.
         launches: whether small kernels may share launches.
+        read: what other block sizes are expected to save of the kernels of a survey that were not
+            read; None where they are not to be.
     """
     gains = gains_of(predictor.model, predictor.profile.kind)
     default = default_candidate(surveys)
@@ -70,7 +73,14 @@ def choose_predicted(
         key=lambda one: (one.surely_us, one.candidate.schedule.id),
         default=None,
     )
-    base = _Foreseen(default, surveys[0], Difference(0.0, 0.0), 0.0, "") if best is None else best
+    base = own = found[0]
+    if best is not None:
+        savings = best.survey.savings
+        if savings is None and read is not None and best.survey is not surveys[0]:
+            savings = read(best.survey)
+        knowing = replace(predictor, savings={**(savings or {}), **predictor.savings})
+        if (best.surely_us or 0.0) + _tuning_us(best, knowing) > _tuning_us(own, predictor):
+            base, predictor = best, knowing
     shared = None
     if launches:
         shared = _in_common_launches(base, predictor, gains, total_us)
@@ -83,8 +93,10 @@ def choose_predicted(
     report.instead = next(iter(others), None)
     listed = shortlist(default, [one.candidate for one in found], _TOLD)
     reasons = {one.candidate.schedule: one.reason for one in found}
+    if best is not None and base is own:
+        reasons[best.candidate.schedule] += ", less than other block sizes of the compiler's own"
     told = [default, *(c for c in (tuned, shared) if c is not None)]
-    told += [] if best is None else [best.candidate]
+    told += [] if base is own else [base.candidate]
     told += [c for c in listed if c.schedule not in {t.schedule for t in told}]
     report.candidates = [
         msgspec.structs.replace(
@@ -157,6 +169,17 @@ def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Cand
         origin="written out",
         reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {total_us:.1f} by prediction",
     )
+
+
+def _tuning_us(foreseen: _Foreseen, predictor: Predictor) -> float:
+    """Microseconds that tuning the kernels of a candidate is to save; 0 where that is too few."""
+    plan = foreseen.candidate.schedule.plan
+    assert plan is not None
+    if not predictor.savings or foreseen.survey.rules is not None:
+        return 0.0
+    finishes = predictor.finishes(plan, foreseen.survey.problem)
+    offer = finishes.tuned_by_prediction(LEAST_SHARE)
+    return 0.0 if offer is None else offer.gain_us
 
 
 def _tuned(

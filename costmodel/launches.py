@@ -121,9 +121,9 @@ def launches_saved(
     fits: dict[int, bool] = {}
     for at, (names, depth) in enumerate(zip(plan.groups, depths(problem, plan), strict=True)):
         if is_loop(problem, names):
-            small = us[at] <= SMALL * launch_us
+            one_way = free[at] and way(problem, names) == ""
             sets[depth] = sets.get(depth, 0) + 1
-            fits[depth] = fits.get(depth, True) and small and free[at] and not way(problem, names)
+            fits[depth] = fits.get(depth, True) and one_way and us[at] <= SMALL * launch_us
     shared = {depth: n for depth, n in sets.items() if n > 1}
     if not all(fits[depth] for depth in shared):
         return None

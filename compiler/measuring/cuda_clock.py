@@ -27,8 +27,6 @@ _WAKE_S, _WAKE_AGAIN_S = 0.3, 0.02
 _PAUSE_S, _REST_S = 1.0, 0.5
 #: Seconds after which a device is not kept awake any longer, whatever is still to come.
 _MOST_S = 30.0
-#: Cycles of one launch that does nothing else: 5 ms at full clock.
-_CYCLES = 10_000_000
 
 _last_used: dict[int, float] = {}
 _keepers: dict[int, _Keeper] = {}
@@ -41,10 +39,9 @@ def wake() -> None:
     now = time.perf_counter()
     if now - _last_used.get(device, -math.inf) > _PAUSE_S:
         deadline = now + (_WAKE_AGAIN_S if device in _last_used else _WAKE_S)
-        work = torch.zeros(1 << 22, device="cuda")
+        work = _something()
         while time.perf_counter() < deadline:
-            for _ in range(20):
-                work.add_(1.0)
+            _work_on(work)
             torch.cuda.synchronize()
     stay_awake()
 
@@ -82,6 +79,17 @@ def waking(device: torch.device) -> Iterator[None]:
         let_rest(index)
 
 
+def _something() -> torch.Tensor:
+    """What a device can work on; of the stream that the caller's program works on, to be reused."""
+    return torch.zeros(1 << 22, device="cuda")
+
+
+def _work_on(work: torch.Tensor) -> None:
+    """Launch what keeps arithmetic units and memory busy: an empty loop leaves kernels slow."""
+    for _ in range(20):
+        work.add_(1.0)
+
+
 class _Keeper(threading.Thread):
     """Has a GPU work for a little while, again and again, unless somebody times on it."""
 
@@ -99,15 +107,15 @@ class _Keeper(threading.Thread):
         until = time.perf_counter() + _MOST_S
         try:
             torch.cuda.set_device(self._device)
-            stream = torch.cuda.Stream()
+            work, stream = _something(), torch.cuda.Stream()
             while not self._over.is_set() and time.perf_counter() < until:
-                self._work(stream)
+                self._spell(work, stream)
                 self._over.wait(_REST_S)
         except Exception:
             # Whoever wants it awake has it work then.
             log.debug("a GPU is not kept awake", exc_info=True)
 
-    def _work(self, stream: torch.cuda.Stream) -> None:
+    def _spell(self, work: torch.Tensor, stream: torch.cuda.Stream) -> None:
         idle = time.perf_counter() - _last_used.get(self._device, -math.inf) > _PAUSE_S
         first = idle and self._device not in _last_used
         deadline = time.perf_counter() + (_WAKE_S if first else _WAKE_AGAIN_S)
@@ -117,7 +125,7 @@ class _Keeper(threading.Thread):
                 return
             try:
                 with lock.acquire(timeout=0), torch.cuda.stream(stream):
-                    torch.cuda._sleep(_CYCLES)
+                    _work_on(work)
                     stream.synchronize()
             except filelock.Timeout:
                 # Somebody times on it: it is awake, and must not be disturbed.

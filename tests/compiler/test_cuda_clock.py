@@ -23,9 +23,9 @@ def keepers() -> list[threading.Thread]:
 
 
 @pytest.fixture
-def slept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[int]]:
-    """A GPU of which only the calls are there: cycles of each launch, in order."""
-    launches: list[int] = []
+def worked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """A GPU of which only the calls are there: what was launched, in order."""
+    launches: list[str] = []
 
     class Stream:
         def synchronize(self) -> None:
@@ -38,7 +38,8 @@ def slept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[int]
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(torch.cuda, "_sleep", launches.append)
+    monkeypatch.setattr(cuda_clock, "_something", lambda: "work")
+    monkeypatch.setattr(cuda_clock, "_work_on", launches.append)
     lock = tmp_path / "device.lock"
     monkeypatch.setattr(cuda_clock, "device_lock", lambda _: filelock.FileLock(lock))
     monkeypatch.setattr(cuda_clock, "_last_used", {})
@@ -55,28 +56,28 @@ def until(happened: Any) -> None:
     raise AssertionError("it did not happen in five seconds")
 
 
-def test_a_device_works_until_it_may_rest(slept: list[int]) -> None:
+def test_a_device_works_until_it_may_rest(worked: list[str]) -> None:
     with cuda_clock.waking(GPU):
         until(lambda: 0 in cuda_clock._last_used)
-        assert slept
+        assert set(worked) == {"work"}
         # Whoever comes to wait for the same device changes nothing of it.
         cuda_clock.wake_meanwhile(0)
         assert len(keepers()) == 1
     assert keepers() == []
 
 
-def test_a_device_that_somebody_times_on_is_left_alone(slept: list[int], tmp_path: Path) -> None:
+def test_a_device_that_somebody_times_on_is_left_alone(worked: list[str], tmp_path: Path) -> None:
     with filelock.FileLock(tmp_path / "device.lock"), cuda_clock.waking(GPU):
         # It is awake for that.
         until(lambda: 0 in cuda_clock._last_used)
-        assert slept == []
+        assert worked == []
 
 
-def test_what_fails_is_nobodys_error(slept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(cycles: int) -> None:
+def test_what_fails_is_nobodys_error(worked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(work: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(torch.cuda, "_sleep", lost)
+    monkeypatch.setattr(cuda_clock, "_work_on", lost)
     with cuda_clock.waking(GPU):
         until(lambda: not any(thread.is_alive() for thread in keepers()))
     assert cuda_clock._last_used == {}

@@ -67,7 +67,7 @@ def predictor_of(data: Any, gains: Gains = USUAL["cuda"], factor: float = 1.05) 
 
 
 def test_costs_are_remembered_where_that_is_wanted(h200: Any) -> None:
-    problem = next(iter(h200.problems.values()))
+    problem, _ = of_family(h200, "generated/sgd")
     forgetting = predictor_of(h200)
     assert forgetting.plans(problem) is not forgetting.plans(problem)
     remembering = replace(forgetting, costs={})
@@ -244,6 +244,43 @@ def test_a_setting_is_taken_where_it_plainly_gains(h200: Any) -> None:
     assert any("too little" in c.reason for c in report.candidates[1:])
 
 
+def test_a_setting_is_held_to_what_tuning_without_it_saves(h200: Any) -> None:
+    problem, plan = of_family(h200, "generated/group_norm")
+    apart = unfused([node.name for node in problem.nodes])
+    setting, predictor = Choice("inline_reads", 16), predictor_of(h200)
+
+    def much(plan: Plan) -> dict[str, float]:
+        costs = predictor.plans(problem).breakdown(plan)
+        loops = [group.names for group in costs if is_loop(problem, group.names)]
+        return {group_signature(problem, names): 0.9 for names in loops}
+
+    own = much(apart)
+    other = {key: saving for key, saving in much(plan).items() if key not in own}
+    knowing = replace(predictor, savings=own)
+    plain = [seen(knowing, problem, apart), seen(knowing, problem, plan, setting)]
+    gain_us = plain[0].best_us - plain[1].best_us
+    finishes = knowing.finishes(apart, problem).tuned_by_prediction(LEAST_SHARE)
+    assert finishes is not None and gain_us < finishes.gain_us
+
+    kept = chosen(plain, knowing, launches=False).chosen
+    assert kept is not None and kept.origin == "blocks" and kept.schedule.lowering == ()
+    # Where its own kernels may be tuned as well, and that is known, it is taken, and they are.
+    read = [plain[0], replace(plain[1], savings=other)]
+    both = chosen(read, knowing, launches=False).chosen
+    assert both is not None and both.schedule.lowering == (setting,)
+    assert both.origin == "blocks" and tunings(both.schedule.codegen)
+    # They are read where that was not done.
+    asked: list[Survey] = []
+
+    def reading(survey: Survey) -> dict[str, float]:
+        asked.append(survey)
+        return other
+
+    assert chosen(plain, knowing, launches=False, read=reading).chosen == both
+    assert chosen(read, knowing, launches=False, read=reading).chosen == both
+    assert asked == [plain[1]]
+
+
 def chain(x: Any) -> Any:
     """Enough reads for thresholds to matter."""
     y = x
@@ -301,8 +338,10 @@ def test_what_does_not_compile_has_something_in_its_place(
 ) -> None:
     """Common launches, which a CPU has none of, on a plan that is fine."""
 
-    def choose(report: GraphReport, surveys: Sequence[Survey], predictor: Predictor) -> None:
-        choose_predicted(report, surveys, predictor)
+    def choose(
+        report: GraphReport, surveys: Sequence[Survey], predictor: Predictor, **how: Any
+    ) -> None:
+        choose_predicted(report, surveys, predictor, **how)
         own = report.default
         assert own is not None and own.schedule.plan is not None
         plan = unfused([node.name for node in surveys[0].problem.nodes])

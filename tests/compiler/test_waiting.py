@@ -16,13 +16,17 @@ from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
 
+from fusewise.compiler.block_savings import read_survey
 from fusewise.compiler.inductor import aside
 from fusewise.compiler.inductor.choices import variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
+from fusewise.compiler.inductor.worth_trying import ranked_by
 from fusewise.compiler.looking import Begun, looks_begun, survey_all
 from fusewise.compiler.survey import Predictor, Survey, survey
+from fusewise.costmodel.block_model import blocks_of
 from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.gains import Demand, Gains
+from fusewise.costmodel.registry import load_model
 from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import Plan, unfused
@@ -242,26 +246,49 @@ def test_looks_that_are_begun_early_come_to_the_same(
     inputs = tuple(torch.randn(shape, device="cuda") for shape in shapes)
     (graph,) = live.capture(live.UserProgram(attending, inputs))
     profile = device_profile(torch.device("cuda", 0), tmp_path)
-    predictor = Predictor(Roofline(profile), profile, {})
+    model = load_model("h200", profile, tmp_path)
+    predictor = Predictor(model, profile, {})
     gains = Gains(demands={"setting": Demand(0.0)})
-    asked = {"key": "k", "kind": "inference", "gains": gains}
+    asked = {"key": "k", "kind": "inference"}
     monkeypatch.setattr(aside, "_LEAST_CORES", 1)
     monkeypatch.setattr(aside._useless, "is_set", lambda: False)
 
-    def told(begun: Begun | None) -> Any:
-        surveys = survey_all(
-            graph.compile, predictor, budget_s=None, most=2, only=True, begun=begun, **asked
+    def found(begun: Begun | None) -> list[Survey]:
+        return survey_all(
+            graph.compile,
+            predictor,
+            budget_s=None,
+            most=2,
+            gains=gains,
+            only=True,
+            begun=begun,
+            **asked,
         )
-        return [(s.choices, s.problem, s.default_plan, s.candidates) for s in surveys]
 
     def both() -> Any:
-        with looks_begun(graph.compile, predictor, **asked) as begun:
+        with (
+            ranked_by(blocks_of(model)),
+            looks_begun(graph.compile, predictor, gains=gains, **asked) as begun,
+        ):
             assert begun is not None and len(begun.asked) > 2
-            early = told(begun)
-        return early, told(None)
+            early, late = found(begun), found(None)
+            read = [
+                read_survey(graph.compile, predictor, choices=s.choices, plans=False, **asked)
+                for s in late[1:]
+            ]
+        return early, late, read
 
-    (early, late), _ = _meanwhile(graph, both)
-    assert len(early) > 1 and early == late
+    (early, late, read), _ = _meanwhile(graph, both)
+    assert len(early) > 1
+    for one, other in zip(early, late, strict=True):
+        assert (one.choices, one.problem, one.candidates) == (
+            other.choices,
+            other.problem,
+            other.candidates,
+        )
+    # What was read in a copy of the process is what is read here.
+    assert [s.savings for s in early[1:]] == [s.savings for s in read]
+    assert any(s.savings for s in read)
 
 
 def test_a_compile_for_the_cpu_begins_no_looks(live: Any, predictor: Predictor) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.launches import MOST_IN_LAUNCH
+from fusewise.costmodel.launches import MOST_IN_LAUNCH, launches_saved
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.inlining import InliningDecision
@@ -184,6 +184,24 @@ def test_what_waits_for_others_stays_in_the_cache_till_then() -> None:
     three = msgspec.structs.replace(GPU, cache_bytes=3 * 4 * SMALL)
     sets = [combos(offer.choices)[0] for offer in backward(5, three).each_together()]
     assert sets == [("gradient0", "gradient1", "gradient2"), ("gradient3", "gradient4")]
+
+
+def test_what_the_compiler_puts_together_tells_of_our_sets_where_it_is_like_them() -> None:
+    def saved(*nodes: Node) -> int | None:
+        found = finishes(nodes)
+        us = [k.us for k in found.kernels]
+        return launches_saved(found._problem, found._plan, us, GPU.launch_us)
+
+    plain = [kernel(f"op{i}", SMALL) for i in range(3)]
+    assert saved(*plain) == 2
+    turned = msgspec.structs.replace(
+        kernel("turned", SMALL),
+        ranges=((64, 64), ()),
+        reads=(Access("in_turned", "strided", SMALL, 4 * SMALL, 4, 512, "d1"),),
+    )
+    # It would put this one in, too; and a large one.
+    assert saved(*plain, turned) is None
+    assert saved(*plain, kernel("large", LARGE)) is None
 
 
 def test_reductions_along_both_directions_and_their_readers_stay_apart() -> None:
