@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 from torch._inductor import config as inductor_config
+from torch._inductor import utils as inductor_utils
 
 from fusewise.schedule.errors import FusewiseError
 
@@ -148,6 +149,9 @@ def _gpu_in_use() -> int | None:
         return None
     gpu = torch.cuda.current_device()
     torch.cuda.get_device_properties(gpu)
+    # Inductor's estimates ask for it; in a copy it would find none and say 0.
+    with suppress(Exception):
+        inductor_utils.get_gpu_dram_gbps()
     return gpu
 
 
