@@ -5,6 +5,7 @@ Raises where it fails; whoever sent the graph on it steps back to Inductor's own
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -309,20 +310,8 @@ class GraphWay:
         report.nodes = len(surveys[0].problem.nodes)
         predictor = replace(predictor, savings=by_signature(savings, nodes, surveys[0]))
         if job is None:
-
-            def read(other: Survey) -> Mapping[str, float]:
-                with report.phase("block sizes"):
-                    found = read_survey(
-                        graph,
-                        predictor,
-                        key=key.key,
-                        kind=report.kind,
-                        choices=other.choices,
-                        plans=False,
-                    )
-                return found.savings or {}
-
-            choose_predicted(report, surveys, predictor, read=read if early else None)
+            read = functools.partial(self._read, key, predictor) if early else None
+            choose_predicted(report, surveys, predictor, read=read)
             return _Decided(surveys, {})
         if program is None:
             default = default_candidate(surveys)
@@ -335,6 +324,19 @@ class GraphWay:
         conditions = contest.run()
         report.cost = purse.end()
         return _Decided(surveys, conditions, contest.ahead)
+
+    def _read(self, key: GraphKey, predictor: Predictor, other: Survey) -> Mapping[str, float]:
+        """What other block sizes are expected to save of kernels under the choices of a survey."""
+        with self._report.phase("block sizes"):
+            found = read_survey(
+                self._graph,
+                predictor,
+                key=key.key,
+                kind=self._report.kind,
+                choices=other.choices,
+                plans=False,
+            )
+        return found.savings or {}
 
     def _announce(self, key: GraphKey) -> GraphJob | None:
         """What the measuring process is to be told; None, with the reason, where it cannot be.

@@ -24,7 +24,7 @@ from fusewise.costmodel.gains import (
     sure_total,
 )
 from fusewise.schedule.schedule import Candidate
-from fusewise.search.finishing import on_top
+from fusewise.search.finishing import Offer, on_top
 from fusewise.search.shortlist import shortlist
 
 #: Candidates that are told of, Inductor's own included.
@@ -79,7 +79,8 @@ def choose_predicted(
         if savings is None and read is not None and best.survey is not surveys[0]:
             savings = read(best.survey)
         knowing = replace(predictor, savings={**(savings or {}), **predictor.savings})
-        if (best.surely_us or 0.0) + _tuning_us(best, knowing) > _tuning_us(own, predictor):
+        # Its kernels may be the faster ones and leave less to be tuned, or more.
+        if _with_tuning_us(best, knowing) > _with_tuning_us(own, predictor):
             base, predictor = best, knowing
     shared = None
     if launches:
@@ -171,15 +172,19 @@ def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Cand
     )
 
 
-def _tuning_us(foreseen: _Foreseen, predictor: Predictor) -> float:
-    """Microseconds that tuning the kernels of a candidate is to save; 0 where that is too few."""
-    plan = foreseen.candidate.schedule.plan
+def _tuning(candidate: Candidate, survey: Survey, predictor: Predictor) -> Offer | None:
+    """Block sizes of kernels of ``candidate`` to tune; None where that is to save too little."""
+    plan = candidate.schedule.plan
     assert plan is not None
-    if not predictor.savings or foreseen.survey.rules is not None:
-        return 0.0
-    finishes = predictor.finishes(plan, foreseen.survey.problem)
-    offer = finishes.tuned_by_prediction(LEAST_SHARE)
-    return 0.0 if offer is None else offer.gain_us
+    if not predictor.savings or survey.rules is not None:
+        return None
+    return predictor.finishes(plan, survey.problem).tuned_by_prediction(LEAST_SHARE)
+
+
+def _with_tuning_us(foreseen: _Foreseen, predictor: Predictor) -> float:
+    """Microseconds that a candidate saves with its kernels tuned."""
+    offer = _tuning(foreseen.candidate, foreseen.survey, predictor)
+    return (foreseen.surely_us or 0.0) + (0.0 if offer is None else offer.gain_us)
 
 
 def _tuned(
@@ -190,11 +195,7 @@ def _tuned(
     Each kernel is timed with few block sizes, the compiler's own among them, when it first runs: a
     prediction that fails costs the time of trying.
     """
-    plan = candidate.schedule.plan
-    assert plan is not None
-    if not predictor.savings or survey.rules is not None:
-        return None
-    offer = predictor.finishes(plan, survey.problem).tuned_by_prediction(LEAST_SHARE)
+    offer = _tuning(candidate, survey, predictor)
     if offer is None:
         return None
     schedule = candidate.schedule

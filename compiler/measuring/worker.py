@@ -208,6 +208,9 @@ class Worker:
             if graph.job.keep_values:
                 self._keep(graph, default.outputs)
             if budget.memory:
+                if torch.device(graph.job.device).type == "cuda":
+                    # What keeps the device awake has memory of its own.
+                    cuda_clock.let_rest(torch.cuda.current_device())
                 weigh(graph, calls, loaded, results)
             state = conditions(graph.job.device)
             if torch.device(graph.job.device).type == "cuda":

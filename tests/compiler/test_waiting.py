@@ -24,7 +24,7 @@ from fusewise.compiler.inductor.worth_trying import ranked_by
 from fusewise.compiler.looking import Begun, looks_begun, survey_all
 from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.costmodel.block_model import blocks_of
-from fusewise.costmodel.device import device_profile
+from fusewise.costmodel.device import DeviceProfile, device_profile
 from fusewise.costmodel.gains import Demand, Gains
 from fusewise.costmodel.registry import load_model
 from fusewise.costmodel.roofline import Roofline
@@ -203,14 +203,18 @@ def test_choices_that_change_nothing_are_known_before(live: Any, predictor: Pred
             assert other.decisions == first.decisions
 
 
+def _captured_on_gpu(live: Any, home: Path) -> tuple[Any, DeviceProfile]:
+    shapes = ((64, 96), (96, 96), (96,))
+    inputs = tuple(torch.randn(shape, device="cuda") for shape in shapes)
+    (graph,) = live.capture(live.UserProgram(attending, inputs))
+    return graph, device_profile(torch.device("cuda", 0), home)
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_copies_of_the_process_come_to_the_same(
     live: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shapes = ((64, 96), (96, 96), (96,))
-    inputs = tuple(torch.randn(shape, device="cuda") for shape in shapes)
-    (graph,) = live.capture(live.UserProgram(attending, inputs))
-    profile = device_profile(torch.device("cuda", 0), tmp_path)
+    graph, profile = _captured_on_gpu(live, tmp_path)
     predictor = Predictor(Roofline(profile), profile, {})
     monkeypatch.setattr(aside, "_LEAST_CORES", 1)
     asked: list[bool] = []
@@ -242,10 +246,7 @@ def test_on_a_gpu_copies_of_the_process_come_to_the_same(
 def test_looks_that_are_begun_early_come_to_the_same(
     live: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shapes = ((64, 96), (96, 96), (96,))
-    inputs = tuple(torch.randn(shape, device="cuda") for shape in shapes)
-    (graph,) = live.capture(live.UserProgram(attending, inputs))
-    profile = device_profile(torch.device("cuda", 0), tmp_path)
+    graph, profile = _captured_on_gpu(live, tmp_path)
     model = load_model("h200", profile, tmp_path)
     predictor = Predictor(model, profile, {})
     gains = Gains(demands={"setting": Demand(0.0)})
