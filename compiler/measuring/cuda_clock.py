@@ -68,7 +68,9 @@ def let_rest(device: int) -> None:
 @contextmanager
 def waking(device: torch.device) -> Iterator[None]:
     """Keep a GPU that this process uses awake in here, for what is timed in here or right after."""
-    if device.type != "cuda" or not torch.cuda.is_initialized():
+    used = device.type == "cuda" and torch.cuda.is_initialized()
+    # Any other launch may spoil what is being captured.
+    if not used or torch.cuda.is_current_stream_capturing():
         yield
         return
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -116,9 +118,8 @@ class _Keeper(threading.Thread):
             log.debug("a GPU is not kept awake", exc_info=True)
 
     def _spell(self, work: torch.Tensor, stream: torch.cuda.Stream) -> None:
-        idle = time.perf_counter() - _last_used.get(self._device, -math.inf) > _PAUSE_S
-        first = idle and self._device not in _last_used
-        deadline = time.perf_counter() + (_WAKE_S if first else _WAKE_AGAIN_S)
+        seconds = _WAKE_AGAIN_S if self._device in _last_used else _WAKE_S
+        deadline = time.perf_counter() + seconds
         lock = device_lock(f"cuda:{self._device}")
         while time.perf_counter() < deadline:
             if self._over.is_set():

@@ -35,6 +35,7 @@ def worked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str
         def __exit__(self, *_: object) -> None: ...
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
@@ -81,6 +82,15 @@ def test_what_fails_is_nobodys_error(worked: list[str], monkeypatch: pytest.Monk
     with cuda_clock.waking(GPU):
         until(lambda: not any(thread.is_alive() for thread in keepers()))
     assert cuda_clock._last_used == {}
+
+
+def test_nothing_is_launched_beside_what_is_captured(
+    worked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with cuda_clock.waking(GPU):
+        assert keepers() == []
+    assert worked == []
 
 
 def test_a_cpu_needs_no_waking() -> None:
