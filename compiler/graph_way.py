@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -70,6 +70,17 @@ class _Decided:
     conditions: dict[str, float]
     #: What was compiled before it was chosen, or was not.
     ahead: Ahead | None = None
+
+
+@dataclass(frozen=True)
+class _Own:
+    """Inductor's own program on its way; nothing of it where it is generated later."""
+
+    program: Program | None = None
+    building: Building | None = None
+    #: What other block sizes are expected to save of its kernels, and their nodes, by name.
+    savings: Mapping[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 class GraphWay:
@@ -260,10 +271,6 @@ class GraphWay:
         if session.options.rules is not None:
             with report.phase("rules"):
                 lowered = lower_by_rules(graph, session.options.rules)
-        program: Program | None = None
-        building: Building | None = None
-        nodes: Mapping[str, frozenset[str]] = {}
-        savings: Mapping[str, float] = {}
         ranked = blocks_of(predictor.model) is not None and predictor.profile.kind == "cuda"
         # Ranks that tune might come to other sizes each, and sum in another order.
         ranked = ranked and (job is not None or not many_ranks())
@@ -272,22 +279,10 @@ class GraphWay:
         early = ranked and lowered is None and job is None
         looks = looks_begun(graph, predictor, key=key.key, kind=report.kind, gains=gains)
         with looks if early else nullcontext() as begun:
+            own = _Own()
             if lowered is None and (job is not None or ranked):
-                start = time.perf_counter()
                 # Compilers are at work while the graph is looked at.
-                with (
-                    report.phase("generate"),
-                    noting_kernels() if ranked else nullcontext(nodes) as nodes,
-                ):
-                    program = graph.own_program()
-                purse.own(time.perf_counter() - start, again=True)
-                if ranked:
-                    with report.phase("block sizes"):
-                        savings = kernel_savings(program)
-                if job is not None:
-                    building = start_building(program, predictor.profile.kind, _MOST_BUILDING_S)
-                else:
-                    compile_in_pool(program, predictor.profile.kind)
+                own = self._begin_own(ranked=ranked, measured=job is not None)
             # Where there can be no store nothing is decided: it would not be remembered.
             session.store  # noqa: B018
             with report.phase("search"):
@@ -308,22 +303,47 @@ class GraphWay:
                 )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
-        predictor = replace(predictor, savings=by_signature(savings, nodes, surveys[0]))
+        predictor = replace(predictor, savings=by_signature(own.savings, own.nodes, surveys[0]))
         if job is None:
             read = functools.partial(self._read, key, predictor) if early else None
             choose_predicted(report, surveys, predictor, read=read)
             return _Decided(surveys, {})
+        program = own.program
         if program is None:
             default = default_candidate(surveys)
             start = time.perf_counter()
             self.default_output, program = compile_default(graph, report, default)
             purse.own(time.perf_counter() - start)
         contest = Contest(
-            report, surveys, graph, job, session.options, predictor, program, building, purse
+            report, surveys, graph, job, session.options, predictor, program, own.building, purse
         )
         conditions = contest.run()
         report.cost = purse.end()
         return _Decided(surveys, conditions, contest.ahead)
+
+    def _begin_own(self, *, ranked: bool, measured: bool) -> _Own:
+        """Generate Inductor's own program and have its kernels compiled.
+
+        Args:
+            ranked: whether its kernels are read by the model of block sizes.
+            measured: whether they are waited for here, by a contest.
+        """
+        report, kind = self._report, self._purse.kind
+        nodes: Mapping[str, frozenset[str]] = {}
+        savings: Mapping[str, float] = {}
+        building: Building | None = None
+        start = time.perf_counter()
+        with report.phase("generate"), noting_kernels() if ranked else nullcontext(nodes) as nodes:
+            program = self._graph.own_program()
+        self._purse.own(time.perf_counter() - start, again=True)
+        if ranked:
+            with report.phase("block sizes"):
+                savings = kernel_savings(program)
+        if measured:
+            building = start_building(program, kind, _MOST_BUILDING_S)
+        else:
+            compile_in_pool(program, kind)
+        return _Own(program, building, savings, nodes)
 
     def _read(self, key: GraphKey, predictor: Predictor, other: Survey) -> Mapping[str, float]:
         """What other block sizes are expected to save of kernels under the choices of a survey."""
