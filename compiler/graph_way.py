@@ -119,8 +119,7 @@ class GraphWay:
                     session.options.rules,
                 )
         report.key, report.model = key.key, predictor.model.name
-        # Kernels are timed with several block sizes as soon as they run for the first time.
-        with ranked_by(blocks_of(predictor.model)), waking(device):
+        with ranked_by(blocks_of(predictor.model)):
             output = self._known(key, predictor)
             if output is None and session.options.mode == "replay":
                 raise PlanError(
@@ -128,7 +127,11 @@ class GraphWay:
                     subject=f"store {session.options.store}",
                     remedy="compile once in mode measure or predict, or give fusewise.plan",
                 )
-            return self._new(key, predictor) if output is None else output
+            if output is not None:
+                return output
+            # Kernels are timed with several block sizes as soon as they run for the first time.
+            with waking(device):
+                return self._new(key, predictor)
 
     def _known(self, key: GraphKey, predictor: Predictor) -> Any | None:
         """Compile by the plan file or by an earlier decision; None where there is neither."""

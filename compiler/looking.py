@@ -66,11 +66,8 @@ def looks_begun(
     Which of these looks are wanted is known once the graph was looked at as Inductor lowers it: for
     :func:`survey_all` inside of this, without a budget. Gives None where they cannot be taken so.
     """
-    asked = tuple(
-        choices
-        for choices in variants(predictor.profile.kind)
-        if choices[0].name not in _PRODUCTS and _may_be_taken(choices, gains)
-    )
+    every = _but_products(predictor.profile.kind)
+    asked = tuple(choices for choices in every if _may_be_taken(choices, gains))
     look = functools.partial(
         read_survey, graph, predictor, key=key, kind=kind, plans=gains.may(["plan"])
     )
@@ -117,11 +114,8 @@ def survey_all(
     products = _multiplied(first, looks, predictor.profile)
     base = min((first, *products), key=lambda found: found.best_us)
     offered: Sequence[Alternative] = alternatives(base, predictor.profile)
-    whole = [
-        choices
-        for choices in variants(predictor.profile.kind)
-        if choices[0].name not in _PRODUCTS and _matter(base, choices)
-    ]
+    every = _but_products(predictor.profile.kind)
+    whole = [choices for choices in every if _matter(base, choices)]
     most_saved = _most_saved(base, predictor)
     taken = [choices for choices in whole if _may_be_taken(choices, gains, most_saved)]
     if only:
@@ -144,6 +138,11 @@ def survey_all(
     most_together = None if most is None else 1
     single = try_alternatives(base, offered, looks, most_together)
     return [first, *products, *others, *single]
+
+
+def _but_products(kind: str) -> list[tuple[Choice, ...]]:
+    """Choices about the whole graph but those of how it multiplies."""
+    return [choices for choices in variants(kind) if choices[0].name not in _PRODUCTS]
 
 
 def _multiplied(first: Survey, looks: _Looks, profile: DeviceProfile) -> list[Survey]:

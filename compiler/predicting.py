@@ -74,21 +74,23 @@ def choose_predicted(
         default=None,
     )
     base = own = found[0]
+    tuning = _tuning(own, predictor)
     if best is not None:
         savings = best.survey.savings
         if savings is None and read is not None and best.survey is not surveys[0]:
             savings = read(best.survey)
         knowing = replace(predictor, savings={**(savings or {}), **predictor.savings})
+        other = _tuning(best, knowing)
         # Its kernels may be the faster ones and leave less to be tuned, or more.
-        if _with_tuning_us(best, knowing) > _with_tuning_us(own, predictor):
-            base, predictor = best, knowing
+        if _saved_us(best, other) > _saved_us(own, tuning):
+            base, tuning = best, other
     shared = None
     if launches:
         shared = _in_common_launches(base, predictor, gains, total_us)
     if shared is None:
         shared = _written_out(base, predictor, total_us)
     untuned = shared or base.candidate
-    tuned = _tuned(untuned, base.survey, predictor, total_us)
+    tuned = None if tuning is None else _tuned(untuned, tuning, total_us)
     chosen = tuned or untuned
     others = [c for c in (untuned, base.candidate) if c not in (chosen, default)]
     report.instead = next(iter(others), None)
@@ -172,38 +174,32 @@ def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Cand
     )
 
 
-def _tuning(candidate: Candidate, survey: Survey, predictor: Predictor) -> Offer | None:
-    """Block sizes of kernels of ``candidate`` to tune; None where that is to save too little."""
-    plan = candidate.schedule.plan
-    assert plan is not None
-    if not predictor.savings or survey.rules is not None:
-        return None
-    return predictor.finishes(plan, survey.problem).tuned_by_prediction(LEAST_SHARE)
-
-
-def _with_tuning_us(foreseen: _Foreseen, predictor: Predictor) -> float:
-    """Microseconds that a candidate saves with its kernels tuned."""
-    offer = _tuning(foreseen.candidate, foreseen.survey, predictor)
-    return (foreseen.surely_us or 0.0) + (0.0 if offer is None else offer.gain_us)
-
-
-def _tuned(
-    candidate: Candidate, survey: Survey, predictor: Predictor, total_us: float
-) -> Candidate | None:
-    """``candidate`` with block sizes of its kernels tuned; None where that is to save too little.
+def _tuning(foreseen: _Foreseen, predictor: Predictor) -> Offer | None:
+    """Block sizes of kernels of a candidate to tune; None where that is to save too little.
 
     Each kernel is timed with few block sizes, the compiler's own among them, when it first runs: a
     prediction that fails costs the time of trying.
     """
-    offer = _tuning(candidate, survey, predictor)
-    if offer is None:
+    plan = foreseen.candidate.schedule.plan
+    assert plan is not None
+    if not predictor.savings or foreseen.survey.rules is not None:
         return None
+    return predictor.finishes(plan, foreseen.survey.problem).tuned_by_prediction(LEAST_SHARE)
+
+
+def _saved_us(foreseen: _Foreseen, tuning: Offer | None) -> float:
+    """Microseconds that a candidate saves with kernels of it tuned."""
+    return (foreseen.surely_us or 0.0) + (0.0 if tuning is None else tuning.gain_us)
+
+
+def _tuned(candidate: Candidate, tuning: Offer, total_us: float) -> Candidate:
+    """``candidate`` with block sizes of its kernels tuned."""
     schedule = candidate.schedule
     return msgspec.structs.replace(
         candidate,
-        schedule=msgspec.structs.replace(schedule, codegen=on_top(schedule.codegen, offer)),
+        schedule=msgspec.structs.replace(schedule, codegen=on_top(schedule.codegen, tuning)),
         origin="blocks",
-        reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {total_us:.1f} by prediction",
+        reason=f"{tuning.reason}: saves {tuning.gain_us:.1f} us of {total_us:.1f} by prediction",
     )
 
 

@@ -8,28 +8,26 @@ and decided by measuring. Measures and compiles nothing.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fusewise.costmodel.attribution import moved_bytes
 from fusewise.costmodel.launches import (
     MOST_IN_LAUNCH,
     SMALL,
-    depths,
-    heights,
     is_loop,
-    unmixed,
-    way,
 )
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.costmodel.roofline import roofline_us
 from fusewise.schedule.kernel_choices import Tuning, blocks_choice, combo_choice
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import Node, group_signature
+from fusewise.schedule.problem import group_signature
 from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
+from fusewise.search.launch_sets import launch_sets
+from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel
 
 #: Up to so many launches' time a kernel does little but be launched, and no block size helps it.
 _BARE: Final = 2.0
@@ -41,10 +39,6 @@ _MOST_TRIED: Final = 12
 _LONG_REDUCTION: Final = 2048
 #: Part of the roofline's rate that a well tuned kernel reaches.
 _REACHED: Final = 0.9
-#: Part of a kernel's time that tuning takes off at most, from experience.
-_MOST_GAIN: Final = 0.15
-#: Part that it takes off where the model sees nothing to gain, from experience.
-_HOPED: Final = 0.05
 #: Part of a plan's time that an offer has to promise: the gate takes no gain below one percent.
 _LEAST_SHARE: Final = 0.01
 #: Part of a plan's time that a kernel is worth tuning for, whatever the model thinks of it, and
@@ -94,42 +88,6 @@ class Offer:
         )
 
 
-@dataclass(frozen=True)
-class PlannedKernel:
-    """A generated kernel of a plan."""
-
-    names: tuple[str, ...]
-    us: float
-    #: What it would take well tuned, at the least.
-    least_us: float
-    signature: str
-    #: Kernels that may share a launch have it in common.
-    family: tuple[str, bool, bool]
-    #: Elements that it goes through.
-    iterations: int
-    #: That it reads of what others wrote.
-    read_bytes: int
-    #: Part of its time that other block sizes are predicted to save; None where nothing is known.
-    saving: float | None = None
-
-    @property
-    def gain_us(self) -> float:
-        """What tuning might save."""
-        if self.saving is not None:
-            return self.saving * self.us
-        return min(max(self.us - self.least_us, 0.0), _MOST_GAIN * self.us)
-
-    @property
-    def hoped_us(self) -> float:
-        """The same, with what was gained elsewhere where nothing is known of the kernel."""
-        return self.gain_us if self.saving is not None else max(self.gain_us, _HOPED * self.us)
-
-    @property
-    def possible_us(self) -> float:
-        """What tuning might save at the most."""
-        return self.gain_us if self.saving is not None else _MOST_GAIN * self.us
-
-
 class Finishes:
     """Offers for one plan on one device."""
 
@@ -154,15 +112,16 @@ class Finishes:
         costs = cost.breakdown(plan)
         self.total_us = sum(group.us for group in costs)
         generated = [group for group in costs if is_loop(self._problem, group.names)]
-        least = roofline_us(
-            cost.featurizer.batch([group.names for group in generated]), cost.profile
-        )
+        features = cost.featurizer.batch([group.names for group in generated])
+        least = roofline_us(features, cost.profile)
         self.kernels = [
-            self._kernel(group.names, group.us, float(us) / _REACHED)
-            for group, us in zip(generated, least, strict=True)
+            self._kernel(group.names, group.us, float(us) / _REACHED, moved_bytes(row)[0])
+            for group, us, row in zip(generated, least, features, strict=True)
         ]
 
-    def _kernel(self, names: tuple[str, ...], us: float, least_us: float) -> PlannedKernel:
+    def _kernel(
+        self, names: tuple[str, ...], us: float, least_us: float, read_bytes: int
+    ) -> PlannedKernel:
         nodes = [self._problem.node_by_name[name] for name in names]
         reductions = [node.rnumel for node in nodes if node.kind == "reduction"]
         signature = group_signature(self._problem, names)
@@ -173,7 +132,7 @@ class Finishes:
             signature,
             (nodes[0].device, bool(reductions), max(reductions, default=1) > _LONG_REDUCTION),
             max(node.numel * node.rnumel for node in nodes),
-            _read_bytes(nodes),
+            read_bytes,
             self._savings.get(signature),
         )
 
@@ -244,7 +203,7 @@ class Finishes:
         value = next(grain for grain in GRAINS if most < grain)
         return Offer(
             (Choice("parallel_grain", value),),
-            _MOST_GAIN * share * self.total_us,
+            MOST_GAIN * share * self.total_us,
             f"short loops that take {share:.0%} of the time run on one thread",
         )
 
@@ -334,49 +293,19 @@ class Finishes:
     def each_together(self, most: int = MOST_IN_LAUNCH, *, sure: bool = False) -> list[Offer]:
         """One offer for each set of small kernels, ``most`` in one.
 
-        Kernels of a set are as deep in the graph as each other, or all of a plan's sets are of
-        kernels of one height, whichever saves more: none of a set needs another, and no two sets
-        need each other. Kernels that go along memory in two directions stay by themselves, sums of
-        columns among their like.
-
         Args:
             most: kernels in one launch.
-            sure: leave out what is no better for sure, for what is not going to be timed: sums of
-                columns, and kernels that wait for others of their height.
+            sure: as for :func:`launch_sets`.
         """
-        early = self._sets(depths(self._problem, self._plan), most, columns=not sure)
-        if sure:
-            return early
-        late = self._sets(
-            heights(self._problem, self._plan), most, columns=True, most_bytes=self._cache_bytes
+        sets = launch_sets(
+            self._problem,
+            self._plan,
+            [kernel for kernel in self.kernels if kernel.us <= SMALL * self._launch_us],
+            most,
+            sure=sure,
+            cache_bytes=self._cache_bytes,
         )
-        return max(early, late, key=lambda offers: sum(offer.gain_us for offer in offers))
-
-    def _sets(
-        self, levels: Sequence[int], most: int, *, columns: bool, most_bytes: float = math.inf
-    ) -> list[Offer]:
-        """Sets of small kernels of one level each.
-
-        ``most_bytes``: that the kernels of a set read together; what waits has to stay in the
-        cache.
-        """
-        small = {k.names[0]: k for k in self.kernels if k.us <= SMALL * self._launch_us}
-        families: dict[object, list[PlannedKernel]] = defaultdict(list)
-        places = zip(levels, unmixed(self._problem, self._plan), strict=True)
-        for at, (level, free) in enumerate(places):
-            kernel = small.get(self._plan.groups[at][0])
-            if kernel is None or not free:
-                continue
-            along = way(self._problem, kernel.names)
-            if along == "" or (along is not None and columns):
-                families[(level, along, *kernel.family)].append(kernel)
-        offers = []
-        for members in families.values():
-            # Kernels of like size keep each other busy; equal ones are neighbours.
-            members.sort(key=lambda k: (k.iterations, k.signature))
-            parts = _parted(members, most, most_bytes)
-            offers += [self._set(part) for part in parts if len(part) > 1]
-        return offers
+        return [self._set(kernels) for kernels in sets]
 
     def shaped(self) -> Offer | None:
         """Reductions whose kernels had better look otherwise; None where that cannot count."""
@@ -422,12 +351,12 @@ class Finishes:
         if rows < self._cores / 2 and length >= _LONG_ROW:
             # The rest of the device has nothing to do.
             idle = 1.0 - rows / self._cores
-            return "cooperative", _MOST_GAIN * idle, f"of {rows} rows of {length}"
+            return "cooperative", MOST_GAIN * idle, f"of {rows} rows of {length}"
         held = _HELD if inner else _HELD_ACROSS
         if held < length <= 4 * held:
             # What goes over its rows again need not read them again; else there is little in it.
             again = any(n.kind == "pointwise" and n.numel == rows * length for n in nodes)
-            return "persistent", _MOST_GAIN if again else 0.0, f"of {length}, just above {held},"
+            return "persistent", MOST_GAIN if again else 0.0, f"of {length}, just above {held},"
         return None
 
     def _set(self, kernels: Sequence[PlannedKernel]) -> Offer:
@@ -440,35 +369,10 @@ class Finishes:
         )
 
 
-def _read_bytes(nodes: Sequence[Node]) -> int:
-    """Bytes of the buffers that a kernel of ``nodes`` reads and does not write."""
-    written = {access.buffer for node in nodes for access in node.writes}
-    read = {access.buffer: 0 for node in nodes for access in node.reads}
-    for node in nodes:
-        for access in node.reads:
-            read[access.buffer] = max(read[access.buffer], access.bytes)
-    return sum(size for buffer, size in read.items() if buffer not in written)
-
-
 def _best_two(every: Iterable[Offer | None]) -> list[Offer]:
     """Of some offers the best, and it with the next."""
     offers = sorted((o for o in every if o is not None), key=lambda o: (-o.gain_us, o.choices))
     return [offers[0], offers[0] + offers[1]] if len(offers) > 1 else offers
-
-
-def _parted(
-    kernels: Iterable[PlannedKernel], most: int, most_bytes: float
-) -> list[list[PlannedKernel]]:
-    """Kernels in parts of ``most``, and of so many bytes that they read, in their order."""
-    parts: list[list[PlannedKernel]] = []
-    read = 0
-    for kernel in kernels:
-        read += kernel.read_bytes
-        if not parts or len(parts[-1]) == most or read > most_bytes:
-            parts.append([])
-            read = kernel.read_bytes
-        parts[-1].append(kernel)
-    return parts
 
 
 def _members(choice: Choice) -> list[str]:

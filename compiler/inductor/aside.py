@@ -81,22 +81,23 @@ class Copies:
     """Copies of this process at work on some jobs until it is left; to be used with ``with``."""
 
     def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
-        """``jobs``: as for :func:`work_aside`."""
-        self._jobs = jobs
+        """Copy this process, as often as there are jobs, or cores but one.
+
+        ``jobs``: as for :func:`work_aside`.
+        """
         self._running: dict[int, tuple[int, bytearray]] = {}
         self._answered: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        count = min(len(self._jobs), len(os.sched_getaffinity(0)) - 1)
+        count = min(len(jobs), len(os.sched_getaffinity(0)) - 1)
         gpu = _gpu_in_use()
         try:
             for at in range(count):
-                mine = [(i, self._jobs[i]) for i in range(at, len(self._jobs), count)]
-                pid, reading = _start(mine, gpu)
+                pid, reading = _start([(i, jobs[i]) for i in range(at, len(jobs), count)], gpu)
                 self._running[reading] = pid, bytearray()
         except OSError:
             log.debug("this process cannot be copied", exc_info=True)
             _useless.set()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

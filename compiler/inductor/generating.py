@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -165,10 +165,9 @@ class GraphPrograms:
         if not jobs or not self.copies_help or not has_cores(len(jobs)):
             yield None
             return
-        copies = Copies(jobs)
-        with ExitStack() as stack:
-            with few_garbage():
-                stack.enter_context(copies)
+        with few_garbage():
+            copies = Copies(jobs)
+        with copies:
             yield copies
 
     @property

@@ -35,7 +35,7 @@ _keepers: dict[int, _Keeper] = {}
 def wake() -> None:
     """Have the current device work until its clock is up, if it may have been idle."""
     device = torch.cuda.current_device()
-    let_rest(device)
+    let_rest(torch.device("cuda", device))
     now = time.perf_counter()
     if now - _last_used.get(device, -math.inf) > _PAUSE_S:
         deadline = now + (_WAKE_AGAIN_S if device in _last_used else _WAKE_S)
@@ -51,16 +51,22 @@ def stay_awake() -> None:
     _last_used[torch.cuda.current_device()] = time.perf_counter()
 
 
-def wake_meanwhile(device: int) -> None:
-    """Have a GPU come up and stay awake until :func:`wake` or :func:`let_rest`, by a thread."""
-    if device not in _keepers:
-        _keepers[device] = keeper = _Keeper(device)
+def wake_meanwhile(device: torch.device) -> None:
+    """Have a GPU come up and stay awake until :func:`wake` or :func:`let_rest`, by a thread.
+
+    Nothing is done for a CPU.
+    """
+    if device.type != "cuda":
+        return
+    index = _index(device)
+    if index not in _keepers:
+        _keepers[index] = keeper = _Keeper(index)
         keeper.start()
 
 
-def let_rest(device: int) -> None:
-    """Have nothing of this module's work on a GPU any more; returns when nothing does."""
-    keeper = _keepers.pop(device, None)
+def let_rest(device: torch.device) -> None:
+    """Have nothing of this module's work on a device any more; returns when nothing does."""
+    keeper = _keepers.pop(_index(device), None) if device.type == "cuda" else None
     if keeper is not None:
         keeper.end()
 
@@ -73,12 +79,15 @@ def waking(device: torch.device) -> Iterator[None]:
     if not used or torch.cuda.is_current_stream_capturing():
         yield
         return
-    index = torch.cuda.current_device() if device.index is None else device.index
-    wake_meanwhile(index)
+    wake_meanwhile(device)
     try:
         yield
     finally:
-        let_rest(index)
+        let_rest(device)
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def _something() -> torch.Tensor:

@@ -135,9 +135,8 @@ class Worker:
             overwritten: list[int] = []
             if job.graph is not None and not job.random:
                 reference, overwritten = reference_outputs(job, inputs)
-        if device.type == "cuda":
-            # Candidates come when they were generated, and are timed at once.
-            cuda_clock.wake_meanwhile(torch.cuda.current_device())
+        # Candidates come when they were generated, and are timed at once.
+        cuda_clock.wake_meanwhile(device)
         seconds = {"inputs": made - start, "reference": time.perf_counter() - made}
         self._graph = Prepared(job, inputs, reference, overwritten, seconds)
 
@@ -168,8 +167,7 @@ class Worker:
         """Forget the graph in hand; no more programs of it will come."""
         graph, self._graph = self._graph, None
         if graph is not None:
-            if torch.device(graph.job.device).type == "cuda":
-                cuda_clock.let_rest(torch.cuda.current_device())
+            cuda_clock.let_rest(torch.device(graph.job.device))
             if graph.job.saved_from is not None:
                 self._kept.clear()
             release(graph.job.device)
@@ -208,9 +206,8 @@ class Worker:
             if graph.job.keep_values:
                 self._keep(graph, default.outputs)
             if budget.memory:
-                if torch.device(graph.job.device).type == "cuda":
-                    # What keeps the device awake has memory of its own.
-                    cuda_clock.let_rest(torch.cuda.current_device())
+                # What keeps the device awake has memory of its own.
+                cuda_clock.let_rest(torch.device(graph.job.device))
                 weigh(graph, calls, loaded, results)
             state = conditions(graph.job.device)
             if torch.device(graph.job.device).type == "cuda":

@@ -62,7 +62,7 @@ def test_a_device_works_until_it_may_rest(worked: list[str]) -> None:
         until(lambda: 0 in cuda_clock._last_used)
         assert set(worked) == {"work"}
         # Whoever comes to wait for the same device changes nothing of it.
-        cuda_clock.wake_meanwhile(0)
+        cuda_clock.wake_meanwhile(GPU)
         assert len(keepers()) == 1
     assert keepers() == []
 
