@@ -217,7 +217,7 @@ class GraphWay:
     ) -> _Decided:
         """Decide while Inductor's own compile waits, which goes on under what was chosen.
 
-        Where it cannot, as where that is lowered otherwise, it ends there.
+        Where it cannot, as where that needs another graph before it is lowered, it ends there.
         """
         report = self._report
         decided: list[_Decided] = []
@@ -278,9 +278,13 @@ class GraphWay:
         # Ranks that tune might come to other sizes each, and sum in another order.
         ranked = ranked and (job is not None or not many_ranks())
         gains = gains_of(predictor.model, predictor.profile.kind)
-        # Of a contest most waits for processes that start.
-        early = ranked and lowered is None and job is None
-        looks = looks_begun(graph, predictor, key=key.key, kind=report.kind, gains=gains)
+        early = ranked and lowered is None
+        most = _LOOKS["given" if purse.given and job is not None else session.options.mode]
+        # What is only predicted is taken by what is known of such gains, and nothing else is.
+        others = 0 if job is None else most
+        looks = looks_begun(
+            graph, predictor, key=key.key, kind=report.kind, gains=gains, most=others
+        )
         with looks if early else nullcontext() as begun:
             own = _Own()
             if lowered is None and (job is not None or ranked):
@@ -297,9 +301,7 @@ class GraphWay:
                     budget_s=None if job is None else purse.looking_s,
                     lowered=lowered,
                     told=report.left_out.append,
-                    most=_LOOKS[
-                        "given" if purse.given and job is not None else session.options.mode
-                    ],
+                    most=most,
                     gains=gains,
                     only=job is None,
                     begun=begun,

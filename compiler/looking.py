@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -54,20 +54,39 @@ class Begun:
     """Looks that copies of this process take, by the choices that each is under."""
 
     asked: tuple[tuple[Choice, ...], ...]
-    copies: Copies
+    #: None where there are none.
+    copies: Copies | None
+
+    def answers(
+        self, wanted: Collection[tuple[Choice, ...]], timeout_s: float | None
+    ) -> dict[tuple[Choice, ...], Survey | Exception]:
+        """What came of those that are ``wanted``, and maybe of others; waits for it that long."""
+        if self.copies is None:
+            return {}
+        places = [at for at, choices in enumerate(self.asked) if choices in wanted]
+        return {self.asked[at]: found for at, found in self.copies.wait(places, timeout_s).items()}
 
 
 @contextmanager
 def looks_begun(
-    graph: GraphCompile, predictor: Predictor, *, key: str, kind: str, gains: Gains
+    graph: GraphCompile, predictor: Predictor, *, key: str, kind: str, gains: Gains, most: int
 ) -> Iterator[Begun | None]:
-    """Begin to look under all that mode predict may take, while other things are done here.
+    """Begin to look under all that may be wanted, while other things are done here.
 
     Which of these looks are wanted is known once the graph was looked at as Inductor lowers it: for
-    :func:`survey_all` inside of this, without a budget. Gives None where they cannot be taken so.
+    :func:`survey_all` inside of this. Gives None where they cannot be taken so.
+
+    Args:
+        graph: the graph.
+        predictor: times of kernels.
+        key: of the problem.
+        kind: of the graph.
+        gains: what may be taken of what is found without being measured.
+        most: of what may not be, how many of the most promising are looked at as well.
     """
     every = _but_products(predictor.profile.kind)
-    asked = tuple(choices for choices in every if _may_be_taken(choices, gains))
+    first, _ = few(every, (), most)
+    asked = tuple(c for c in every if c in first or _may_be_taken(c, gains))
     look = functools.partial(
         read_survey, graph, predictor, key=key, kind=kind, plans=gains.may(["plan"])
     )
@@ -235,18 +254,17 @@ class _Looks:
 
         What comes of a look does not depend on where it was taken.
         """
-        left = None if self._budget_s is None else self._budget_s - self._spent()
-        if left is not None and left <= 0:
+        if self._left() == 0:
             return
-        if begun is not None:
-            wanted = [at for at, choices in enumerate(begun.asked) if choices in asked]
-            answers = begun.copies.wait(wanted, left)
-            self._found |= {begun.asked[at]: found for at, found in answers.items()}
-            asked = [choices for choices in asked if choices not in begun.asked]
-        jobs = [functools.partial(self._survey, choices, 4) for choices in asked]
-        for choices, found in zip(asked, self._graph.aside(jobs, left), strict=True):
-            if found is not None:
-                self._found[choices] = found
+        begun = begun or Begun((), None)
+        late = [choices for choices in asked if choices not in begun.asked]
+        jobs = [functools.partial(self._survey, choices, 4) for choices in late]
+        with self._graph.begun_aside(jobs) as copies:
+            for one in (begun, Begun(tuple(late), copies)):
+                self._found |= one.answers(asked, self._left())
+        if copies is None:
+            found = zip(late, self._graph.aside(jobs, self._left()), strict=True)
+            self._found |= {choices: other for choices, other in found if other is not None}
 
     def _taken(self, choices: tuple[Choice, ...]) -> Survey:
         found = self._found.pop(choices, None)
@@ -283,9 +301,13 @@ class _Looks:
     def _spent(self) -> float:
         return time.monotonic() - self._start
 
+    def _left(self) -> float | None:
+        """Seconds that are left, at least 0; None where there is no limit."""
+        return None if self._budget_s is None else max(0.0, self._budget_s - self._spent())
+
     def _survey(self, choices: tuple[Choice, ...], part: int) -> Survey:
         """Survey with one ``part``-th of the time that is left for the search of plans."""
-        left = None if self._budget_s is None else self._budget_s - self._spent()
+        left = self._left()
         limit = Budget(seconds=None if left is None else max(0.05, left / part))
         return survey(
             self._graph,

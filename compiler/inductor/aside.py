@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
+from torch._subclasses import fake_tensor
 
 from fusewise.schedule.errors import FusewiseError
 
@@ -114,7 +115,8 @@ class Copies:
         Returns:
             Answers by place; none of jobs that could not be done aside.
         """
-        until = time.monotonic() + min(_MOST_S, timeout_s or _MOST_S)
+        patience = _MOST_S if timeout_s is None else min(_MOST_S, timeout_s)
+        until = time.monotonic() + patience
         left = set(wanted) - set(self._answered)
         try:
             for index, succeeded, value in _answers(self._running, left, until):
@@ -122,6 +124,9 @@ class Copies:
                     self._answered[index] = value
                 else:
                     _useless.set()
+            if patience == _MOST_S and time.monotonic() >= until:
+                # One that hangs does so again.
+                _useless.set()
         except OSError:
             log.debug("copies cannot be heard", exc_info=True)
             _useless.set()
@@ -164,6 +169,9 @@ def _answer_without_device(gpu: int) -> None:
     cuda: Any = torch.cuda
     cuda._lazy_init = lambda: None
     cuda.current_device = lambda: gpu
+    # Each fake tensor first allocates a real one, in case that nothing was there before it.
+    fake: Any = fake_tensor
+    fake.init_gpu_context = lambda *_: None
 
 
 def _start(jobs: Sequence[tuple[int, Callable[[], Any]]], gpu: int | None) -> tuple[int, int]:
@@ -199,9 +207,11 @@ def _send(writing: int, index: int, job: Callable[[], Any]) -> None:
         answer: tuple[int, bool, Any] = (index, True, job())
     except FusewiseError as error:
         answer = (index, False, error)
-    except Exception as error:  # noqa: BLE001 - it is raised where the job was wanted
-        # What needs the device says so; that is no error of the job.
+    except Exception as error:
+        # It is raised where the job was wanted. What needs the device says so: that is no error of
+        # the job.
         needs_device = any(text in str(error) for text in _DEVICE_ERRORS)
+        log.debug("work aside failed", exc_info=True)
         told = RuntimeError(f"{type(error).__name__}: {error}")
         answer = (index, False, None if needs_device else told)
     data = pickle.dumps(answer)
@@ -221,7 +231,6 @@ def _answers(
             ready = selector.select(max(0.0, until - time.monotonic()))
             if not ready:
                 log.debug("%d copies are given up", len(selector.get_map()))
-                _useless.set()
                 return
             for key, _ in ready:
                 buffer = copies[key.fd][1]

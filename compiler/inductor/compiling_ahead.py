@@ -86,13 +86,20 @@ def tell_strides(graph: GraphLowering, example_inputs: Sequence[Any]) -> None:
     forget_strides()
     if TracingContext.try_get() is None:
         return
+    told: Any = SimpleNamespace(output_strides=output_strides(graph))
+    set_tracing_context_output_strides(example_inputs, told)
+
+
+def output_strides(graph: GraphLowering) -> list[tuple[str, ...] | None]:
+    """Strides of a lowered graph's outputs as Inductor writes them down before it schedules it.
+
+    None stands for those of an output that is no tensor, or that depend on what is in another.
+    """
     text = SymExprPrinter().doprint
-    strides = [
+    return [
         tuple(text(stride) for stride in output.get_layout().stride) if _known(output) else None
         for output in graph.graph_outputs or ()
     ]
-    told: Any = SimpleNamespace(output_strides=strides)
-    set_tracing_context_output_strides(example_inputs, told)
 
 
 def _known(output: Any) -> bool:

@@ -25,6 +25,7 @@ from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.aside import few_garbage
 from fusewise.compiler.inductor.choices import config_patches
+from fusewise.compiler.inductor.compiling_ahead import output_strides
 from fusewise.compiler.inductor.hooks import is_subgraph
 from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.replacing import holding, once
@@ -75,6 +76,8 @@ class Lowered:
         # Scheduling fixes layouts, removes buffers and numbers what it makes.
         owners = [graph, graph.sizevars, *_built(graph)]
         self._graphs = [owner for owner in owners if isinstance(owner, _Graph)]
+        #: Whether what it returns has the strides that the compile that waits has told by then.
+        self.strides_as_told = True
         #: What was generated from it last.
         self.code: Any = None
         self._saved = [(owner, _attributes(owner)) for owner in owners]
@@ -140,6 +143,7 @@ class Standing:
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] = getattr(graph, _ARGUMENTS)
         self._inputs: tuple[Any, ...] = tuple(graph.example_inputs or ())
         self._own = Lowered(graph)
+        self._strides = output_strides(graph)
         self._lowered: dict[object, tuple[Lowered, Inlining]] = {}
         #: What the compile has generated, and the graph as it was then.
         self._generated: tuple[Any, Lowered] | None = None
@@ -173,10 +177,14 @@ class Standing:
         """Have the compile go on with what was generated last from a lowering of the graph.
 
         Returns:
-            Whether it will: not with another lowering than its own, of which it knows nothing.
+            Whether it will: not with a lowering of other strides than it has told by then.
         """
-        if lowered is not self._own or lowered.code is None:
+        if lowered.code is None or not lowered.strides_as_told:
             return False
+        if lowered is not self._own:
+            # What the compile still asks its graph for is then told of the other lowering.
+            self.graph.__dict__.clear()
+            self.graph.__dict__.update(lowered.graph.__dict__)
         self._generated = lowered.code, Lowered(self.graph)
         return True
 
@@ -213,7 +221,9 @@ class Standing:
             graph = _Graph(*args, **kwargs)
             with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
                 graph.run(*self._inputs)
-        return Lowered(graph)
+                lowered = Lowered(graph)
+                lowered.strides_as_told = output_strides(graph) == self._strides
+        return lowered
 
 
 _visit: ContextVar[Callable[[Standing], None] | None] = ContextVar(

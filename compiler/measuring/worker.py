@@ -379,7 +379,8 @@ def serve(connection: Connection, worker: Worker | None = None) -> int:
     while connection.poll(_IDLE_S):
         try:
             name, arguments = pickle.loads(connection.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionResetError):
+            # The parent ended, maybe without reading the last answer.
             return 0
         lost = False
         try:

@@ -15,9 +15,10 @@ from torch._dynamo.utils import counters
 from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
+from torch.testing import assert_close
 
 from fusewise.compiler.block_savings import read_survey
-from fusewise.compiler.inductor import aside
+from fusewise.compiler.inductor import aside, lowerings
 from fusewise.compiler.inductor.choices import variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.worth_trying import ranked_by
@@ -48,9 +49,12 @@ def attending(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor) -> Any
     return gated.sum(-1), gated / gated.norm(dim=-1, keepdim=True)
 
 
+def _inputs() -> tuple[torch.Tensor, ...]:
+    return torch.randn(64, 96), torch.randn(96, 96), torch.randn(96)
+
+
 def _captured(live: Any) -> Any:
-    inputs = (torch.randn(64, 96), torch.randn(96, 96), torch.randn(96))
-    (graph,) = live.capture(live.UserProgram(attending, inputs))
+    (graph,) = live.capture(live.UserProgram(attending, _inputs()))
     return graph
 
 
@@ -126,16 +130,23 @@ def test_a_compile_that_is_not_wanted_any_more_ends(live: Any) -> None:
         assert graph.compile.generate(Schedule()).source
 
 
-def test_a_compile_goes_on_under_another_schedule(live: Any) -> None:
+@pytest.mark.parametrize("lowering", [(), ("node:div", "store"), ("inline_reads", 2)])
+def test_a_compile_goes_on_under_another_schedule(live: Any, lowering: tuple[Any, ...]) -> None:
     graph = _captured(live)
-    apart = Schedule(plan=_apart(graph), codegen=(Choice("parallel_grain", 2048),))
-    hits = counters["inductor"]
+    apart = Schedule(
+        lowering=(Choice(*lowering),) if lowering else (),
+        plan=None if lowering else _apart(graph),
+        codegen=(Choice("parallel_grain", 2048),),
+    )
+
+    def hits() -> int:
+        return counters["inductor"]["fxgraph_cache_hit"]
 
     def compiled(schedule: Schedule | None) -> Any:
-        before = hits["fxgraph_cache_hit"]
+        before = hits()
         interceptor = None if schedule is None else Applier(schedule.plan)
         output = graph.compile.compile(schedule, interceptor)
-        return output.source_code, hits["fxgraph_cache_hit"] - before
+        return output.source_code, hits() - before
 
     with (
         graph.context(),
@@ -146,6 +157,8 @@ def test_a_compile_goes_on_under_another_schedule(live: Any) -> None:
         output = graph.compile.compile_after(lambda: apart, measured=False)
         assert output is not None
         assert _code(output.source_code) == _code(wanted) != _code(own)
+        inputs = _inputs()
+        assert_close(tuple(output([*map(torch.clone, inputs)])), attending(*inputs))
         # Inductor keeps it as that schedule's, and its own code is none of that.
         assert compiled(apart) == (output.source_code, 1)
         source, hit = compiled(None)
@@ -161,10 +174,9 @@ def _code(source: str) -> str:
     "schedule",
     [
         Schedule(plan=unfused(["op0"])),
-        Schedule(lowering=(Choice("inline_reads", 16),)),
         Schedule(lowering=(Choice("node:nowhere", "store"),)),
     ],
-    ids=["no plan", "lowered otherwise", "no node"],
+    ids=["no plan", "no node"],
 )
 def test_a_compile_does_not_go_on_under_what_it_cannot_be(live: Any, schedule: Schedule) -> None:
     graph = _captured(live)
@@ -173,6 +185,18 @@ def test_a_compile_does_not_go_on_under_what_it_cannot_be(live: Any, schedule: S
         assert graph.compile.compile_after(lambda: schedule, measured=False) is None
         # And nothing of it is in force afterwards.
         assert graph.compile.generate(Schedule()).source == own
+
+
+def test_a_compile_does_not_go_on_with_other_strides_than_it_has_told(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = _captured(live)
+    strides = iter([[("96", "1")], [("1", "64")]])
+    monkeypatch.setattr(lowerings, "output_strides", lambda _: next(strides))
+    other = Schedule(lowering=(Choice("inline_reads", 2),))
+    with graph.context(), inductor_config.patch(fx_graph_cache=False):
+        assert graph.compile.compile_after(lambda: other, measured=False) is None
+    assert next(strides, None) is None
 
 
 def test_aotautograd_is_told_the_strides_of_a_compile_that_ends_early(live: Any) -> None:
@@ -273,7 +297,7 @@ def test_looks_that_are_begun_early_come_to_the_same(
     def both() -> Any:
         with (
             ranked_by(blocks_of(model)),
-            looks_begun(graph.compile, predictor, gains=gains, **asked) as begun,
+            looks_begun(graph.compile, predictor, gains=gains, most=0, **asked) as begun,
         ):
             assert begun is not None and len(begun.asked) > 2
             early, late = found(begun), found(None)
@@ -294,7 +318,8 @@ def test_looks_that_are_begun_early_come_to_the_same(
 def test_a_compile_for_the_cpu_begins_no_looks(live: Any, predictor: Predictor) -> None:
     graph = _captured(live)
     gains = Gains(demands={"setting": Demand(0.0)})
-    with looks_begun(graph.compile, predictor, key="k", kind="inference", gains=gains) as begun:
+    asked = {"key": "k", "kind": "inference", "gains": gains, "most": 4}
+    with looks_begun(graph.compile, predictor, **asked) as begun:
         assert begun is None
 
 
