@@ -23,9 +23,8 @@ from typing import Any, Self, TypeVar
 
 import torch
 from torch._inductor import config as inductor_config
-from torch._inductor import utils as inductor_utils
-from torch._subclasses import fake_tensor
 
+from fusewise.compiler.inductor.deviceless import answer_without_device, gpu_in_use
 from fusewise.schedule.errors import FusewiseError
 
 log = logging.getLogger(__name__)
@@ -88,8 +87,10 @@ class Copies:
         """
         self._running: dict[int, tuple[int, bytearray]] = {}
         self._answered: dict[int, Any] = {}
+        #: Whether one of them needed the device.
+        self.in_vain = False
         count = min(len(jobs), len(os.sched_getaffinity(0)) - 1)
-        gpu = _gpu_in_use()
+        gpu = gpu_in_use()
         try:
             for at in range(count):
                 pid, reading = _start([(i, jobs[i]) for i in range(at, len(jobs), count)], gpu)
@@ -123,7 +124,7 @@ class Copies:
                 if succeeded or value is not None:
                     self._answered[index] = value
                 else:
-                    _useless.set()
+                    self.in_vain = True
             if patience == _MOST_S and time.monotonic() >= until:
                 # One that hangs does so again.
                 _useless.set()
@@ -149,31 +150,6 @@ def few_garbage() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _gpu_in_use() -> int | None:
-    """The current GPU, of which torch then knows all that a copy may ask; None where none is."""
-    if not torch.cuda.is_initialized():
-        return None
-    gpu = torch.cuda.current_device()
-    torch.cuda.get_device_properties(gpu)
-    # Inductor's estimates ask for it; in a copy it would find none and say 0.
-    with suppress(Exception):
-        inductor_utils.get_gpu_dram_gbps()
-    return gpu
-
-
-def _answer_without_device(gpu: int) -> None:
-    """Have torch tell what it knows of the GPU: as it is, it refuses in a copy to tell anything.
-
-    What has to be asked of the device itself still fails, with an error of CUDA's.
-    """
-    cuda: Any = torch.cuda
-    cuda._lazy_init = lambda: None
-    cuda.current_device = lambda: gpu
-    # Each fake tensor first allocates a real one, in case that nothing was there before it.
-    fake: Any = fake_tensor
-    fake.init_gpu_context = lambda *_: None
-
-
 def _start(jobs: Sequence[tuple[int, Callable[[], Any]]], gpu: int | None) -> tuple[int, int]:
     """Copy this process; its number, and the end of a pipe that its answers come out of."""
     reading, writing = os.pipe()
@@ -192,7 +168,7 @@ def _start(jobs: Sequence[tuple[int, Callable[[], Any]]], gpu: int | None) -> tu
         # The threads of OpenMP were not copied.
         torch.set_num_threads(1)
         if gpu is not None:
-            _answer_without_device(gpu)
+            answer_without_device(gpu)
         with inductor_config.patch(COPY_SETTINGS):
             for index, job in jobs:
                 _send(writing, index, job)

@@ -69,6 +69,9 @@ class GraphPrograms:
     #: Lowerings to build on while a compile of the graph waits; None where none does.
     _waiting: Standing | None = field(default=None, init=False, repr=False, compare=False)
 
+    #: Whether copies of this process could not do what they were asked for.
+    _in_vain: bool = field(default=False, init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         """Whether a process compiles its first graph or its hundredth makes no difference."""
         meet_fallbacks(self.gm)
@@ -154,7 +157,11 @@ class GraphPrograms:
         None for each that could not be done there: see :func:`work_aside`. Code for the CPU is made
         for so many threads as a process has, which a copy does not have.
         """
-        return work_aside(jobs, timeout_s) if self.copies_help else [None] * len(jobs)
+        if not self._ready_for_copies():
+            return [None] * len(jobs)
+        found = work_aside(jobs, timeout_s)
+        self._in_vain = self._in_vain or None in found
+        return found
 
     @contextmanager
     def begun_aside(self, jobs: Sequence[Callable[[], Any]]) -> Iterator[Copies | None]:
@@ -162,21 +169,30 @@ class GraphPrograms:
 
         Gives None where copies do not help, or where there are not cores enough for all of them.
         """
-        if not jobs or not self.copies_help or not has_cores(len(jobs)):
+        if not jobs or not has_cores(len(jobs)) or not self._ready_for_copies():
             yield None
             return
         with few_garbage():
             copies = Copies(jobs)
         with copies:
             yield copies
+        self._in_vain = self._in_vain or copies.in_vain
 
     @property
     def copies_help(self) -> bool:
         """Whether several things at a time can be done on the graph in copies of this process."""
         waiting = self._waiting
-        if waiting is None or "cpu" in waiting.graph.device_types:
+        if waiting is None or self._in_vain or "cpu" in waiting.graph.device_types:
             return False
         return can_work_aside()
+
+    def _ready_for_copies(self) -> bool:
+        """Whether copies help, which then find all here that they would ask the device for."""
+        if not self.copies_help:
+            return False
+        assert self._waiting is not None
+        self._waiting.count_operations()
+        return True
 
     def _generate_aside(
         self, schedule: Schedule

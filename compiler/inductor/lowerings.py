@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,11 +27,14 @@ from torch._inductor.virtualized import V
 from fusewise.compiler.inductor.aside import few_garbage
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.compiling_ahead import output_strides
+from fusewise.compiler.inductor.deviceless import noting_convolutions
 from fusewise.compiler.inductor.hooks import is_subgraph
 from fusewise.compiler.inductor.inlining import Inlining
 from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.compiler.inductor.state import copy_container, forget_tilings
 from fusewise.schedule.schedule import NODE, Schedule
+
+log = logging.getLogger(__name__)
 
 _Graph = inductor_graph.GraphLowering
 _Built = (ir.IRNode, ir.OutputSpec)
@@ -153,6 +157,19 @@ class Standing:
         """The graph of the compile that waits."""
         return self._own.graph
 
+    def count_operations(self) -> None:
+        """Have the operations of library calls counted once, before this process is copied.
+
+        For a convolution Inductor asks the device what computes it.
+        """
+        scheduler: Any = inductor_scheduler
+        for node in self.graph.graph.nodes:
+            try:
+                scheduler.count_flops_fx(node)
+            except Exception:
+                # Wherever Inductor counts them itself it tells.
+                log.debug("operations of %s are not counted", node, exc_info=True)
+
     def go_on(self) -> Any:
         """Have the compile go on; gives its code, its own where nothing else was wanted."""
         if self._generated is not None:
@@ -238,7 +255,7 @@ def standing(visit: Callable[[Standing], None]) -> Iterator[None]:
     The compile then goes on as if nothing had been. Graphs within the graph are not shown.
     """
     _install()
-    with holding(_visit, visit):
+    with noting_convolutions(), holding(_visit, visit):
         yield
 
 

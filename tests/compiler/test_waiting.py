@@ -15,10 +15,11 @@ from torch._dynamo.utils import counters
 from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from fusewise.compiler.block_savings import read_survey
-from fusewise.compiler.inductor import aside, lowerings
+from fusewise.compiler.inductor import aside, deviceless, lowerings
 from fusewise.compiler.inductor.choices import variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.worth_trying import ranked_by
@@ -227,18 +228,41 @@ def test_choices_that_change_nothing_are_known_before(live: Any, predictor: Pred
             assert other.decisions == first.decisions
 
 
-def _captured_on_gpu(live: Any, home: Path) -> tuple[Any, DeviceProfile]:
-    shapes = ((64, 96), (96, 96), (96,))
-    inputs = tuple(torch.randn(shape, device="cuda") for shape in shapes)
-    (graph,) = live.capture(live.UserProgram(attending, inputs))
+def test_what_computes_a_convolution_is_asked_once() -> None:
+    with deviceless.noting_convolutions(), FakeTensorMode():
+        image, weight = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 3, 3)
+        noted = deviceless._noted.get()
+        for stride in (1, 1, 2):
+            torch.nn.functional.conv2d(image, weight, stride=stride)
+        assert noted is not None and len(noted) == 2
+    assert deviceless._noted.get() is None
+
+
+def convolving(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """What a copy of the process cannot ask the device for."""
+    found = torch.nn.functional.conv2d(x, weight, bias, padding=1)
+    return torch.nn.functional.conv2d(found.relu(), weight).sin().mean((2, 3))
+
+
+_ON_GPU = {
+    "products": (attending, torch.float32, ((64, 96), (96, 96), (96,))),
+    "convolutions": (convolving, torch.bfloat16, ((2, 8, 16, 16), (8, 8, 3, 3), (8,))),
+}
+
+
+def _captured_on_gpu(live: Any, home: Path, name: str = "products") -> tuple[Any, DeviceProfile]:
+    function, dtype, shapes = _ON_GPU[name]
+    inputs = tuple(torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes)
+    (graph,) = live.capture(live.UserProgram(function, inputs))
     return graph, device_profile(torch.device("cuda", 0), home)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", _ON_GPU)
 def test_on_a_gpu_copies_of_the_process_come_to_the_same(
-    live: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    live: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    graph, profile = _captured_on_gpu(live, tmp_path)
+    graph, profile = _captured_on_gpu(live, tmp_path, name)
     predictor = Predictor(Roofline(profile), profile, {})
     monkeypatch.setattr(aside, "_LEAST_CORES", 1)
     asked: list[bool] = []
@@ -255,7 +279,7 @@ def test_on_a_gpu_copies_of_the_process_come_to_the_same(
     def both() -> Any:
         monkeypatch.setattr(aside._useless, "is_set", lambda: False)
         copied = told()
-        asked.append(aside.can_work_aside())
+        asked.append(graph.compile.copies_help)
         monkeypatch.setattr(aside._useless, "is_set", lambda: True)
         return copied, told()
 
