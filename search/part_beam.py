@@ -59,9 +59,14 @@ class PartBeam:
     """Searches one part; :attr:`found` holds what is known so far at any moment."""
 
     def __init__(self, part: Part, *, construct: bool) -> None:
-        """``construct``: also start from nothing fused and from a constructive beam."""
+        """Args:
+        part: what is searched.
+        construct: whether it starts from the default, and so also from nothing fused and from a
+            constructive beam; else from what an earlier search has found.
+        """
         self.part = part
         self._construct = construct
+        self._origin = "default" if construct else "beam"
         #: Every complete plan built, by its groups.
         self.found: dict[Masks, State] = {}
         #: Whether the limit on states ended the search.
@@ -72,7 +77,7 @@ class PartBeam:
     @property
     def start(self) -> State:
         """The plan that the part was started from; its groups must have been scored."""
-        return self._add(self.part.start, "default")
+        return self._add(self.part.start, self._origin)
 
     def ranked(self, keep: int) -> list[State]:
         """The ``keep`` best plans found, best first."""
@@ -83,7 +88,7 @@ class PartBeam:
         part = self.part
         self._limits = limits
         yield part.unknown(dict.fromkeys((*part.start, *part.loose)))
-        beam = [self._add(part.start, "default")]
+        beam = [self.start]
         if self._construct and part.start != part.loose:
             beam.append(self._add(part.loose, "unfused"))
         if self._construct:

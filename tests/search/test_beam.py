@@ -73,6 +73,8 @@ def test_every_plan_is_complete_legal_and_the_default_is_among_them(
     assert len(set(plans)) == len(plans) <= 16
     assert default in plans
     assert result.default.plan == default
+    # Whatever else is found is not taken for the compiler's own.
+    assert [p.plan for p in result.plans if p.origin == "default"] == [default]
     fixed_groups = {
         g for g in default.groups if any(problem.node_by_name[n].kind in FIXED_KINDS for n in g)
     }
