@@ -278,13 +278,20 @@ class GraphWay:
         # Ranks that tune might come to other sizes each, and sum in another order.
         ranked = ranked and (job is not None or not many_ranks())
         gains = gains_of(predictor.model, predictor.profile.kind)
+        asked: dict[str, Any] = {
+            "key": key.key,
+            "kind": report.kind,
+            "gains": gains,
+            "only": job is None,
+            "most": _LOOKS["given" if purse.given and job is not None else session.options.mode],
+        }
+
+        def looking_s() -> float | None:
+            # Grows with what is known of Inductor's own work on the graph.
+            return None if job is None else purse.looking_s
+
         early = ranked and lowered is None
-        most = _LOOKS["given" if purse.given and job is not None else session.options.mode]
-        # What is only predicted is taken by what is known of such gains, and nothing else is.
-        others = 0 if job is None else most
-        looks = looks_begun(
-            graph, predictor, key=key.key, kind=report.kind, gains=gains, most=others
-        )
+        looks = looks_begun(graph, predictor, budget_s=looking_s(), **asked)
         with looks if early else nullcontext() as begun:
             own = _Own()
             if lowered is None and (job is not None or ranked):
@@ -296,15 +303,11 @@ class GraphWay:
                 surveys = survey_all(
                     graph,
                     predictor,
-                    key=key.key,
-                    kind=report.kind,
-                    budget_s=None if job is None else purse.looking_s,
+                    budget_s=looking_s(),
                     lowered=lowered,
                     told=report.left_out.append,
-                    most=most,
-                    gains=gains,
-                    only=job is None,
                     begun=begun,
+                    **asked,
                 )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)

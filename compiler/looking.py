@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from fusewise.compiler.alternatives import (
     Alternative,
@@ -45,6 +46,9 @@ _PRODUCTS = (WIDE, ONEDNN)
 _STAYS = 0.5
 #: Choices about the whole graph that mode predict looks at.
 LOOKS_PREDICTED = 2
+#: Parts of the time that is left in which the search of plans may take one, where the graph is as
+#: Inductor lowers it and under each other choice, and the least seconds of it.
+_FIRST_PART, _OTHER_PART, _LEAST_SEARCH_S = 2, 4, 0.05
 #: How much faster another library has to multiply to be worth a look.
 _LEAST_FASTER = 1.2
 
@@ -69,30 +73,44 @@ class Begun:
 
 @contextmanager
 def looks_begun(
-    graph: GraphCompile, predictor: Predictor, *, key: str, kind: str, gains: Gains, most: int
+    graph: GraphCompile,
+    predictor: Predictor,
+    *,
+    key: str,
+    kind: str,
+    gains: Gains,
+    only: bool,
+    most: int,
+    budget_s: float | None,
 ) -> Iterator[Begun | None]:
-    """Begin to look under all that may be wanted, while other things are done here.
+    """Begin to look at the graph under all that may be wanted, while other things are done here.
 
     Which of these looks are wanted is known once the graph was looked at as Inductor lowers it: for
-    :func:`survey_all` inside of this. Gives None where they cannot be taken so.
-
-    Args:
-        graph: the graph.
-        predictor: times of kernels.
-        key: of the problem.
-        kind: of the graph.
-        gains: what may be taken of what is found without being measured.
-        most: of what may not be, how many of the most promising are looked at as well.
+    :func:`survey_all` inside of this, with the same arguments. Gives None where they cannot be
+    taken so. Of what may be taken unmeasured the kernels are read, too, where nothing is measured.
     """
+    plans = not only or gains.may(["plan"])
+    about: dict[str, Any] = {"key": key, "kind": kind, "plans": plans}
     every = _but_products(predictor.profile.kind)
-    first, _ = few(every, (), most)
-    asked = tuple(c for c in every if c in first or _may_be_taken(c, gains))
-    look = functools.partial(
-        read_survey, graph, predictor, key=key, kind=kind, plans=gains.may(["plan"])
+    if only:
+        asked = [choices for choices in every if _may_be_taken(choices, gains)]
+        look = functools.partial(read_survey, graph, predictor, **about)
+    else:
+        promising, _ = few(every, (), most)
+        asked = [c for c in every if c in promising or _may_be_taken(c, gains)]
+        limit = _limit(budget_s, _OTHER_PART)
+        look = functools.partial(survey, graph, predictor, budget=limit, **about)
+    first = functools.partial(
+        survey, graph, predictor, budget=_limit(budget_s, _FIRST_PART), **about
     )
-    jobs = [functools.partial(look, choices=choices) for choices in asked]
+    jobs = [first, *(functools.partial(look, choices=choices) for choices in asked)]
     with graph.begun_aside(jobs) as copies:
-        yield None if copies is None else Begun(asked, copies)
+        yield None if copies is None else Begun(((), *asked), copies)
+
+
+def _limit(left_s: float | None, part: int) -> Budget:
+    """One ``part``-th of the seconds that are left, for a search of plans."""
+    return Budget(seconds=None if left_s is None else max(_LEAST_SEARCH_S, left_s / part))
 
 
 def survey_all(
@@ -129,7 +147,7 @@ def survey_all(
     gains = gains or Gains(demands={})
     plans = not only or gains.may(["plan"])
     looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told, plans=plans)
-    first = looks.first()
+    first = looks.first(begun)
     products = _multiplied(first, looks, predictor.profile)
     base = min((first, *products), key=lambda found: found.best_us)
     offered: Sequence[Alternative] = alternatives(base, predictor.profile)
@@ -243,9 +261,13 @@ class _Looks:
         #: What was looked at aside, before it is asked for.
         self._found: dict[tuple[Choice, ...], Survey | Exception] = {}
 
-    def first(self) -> Survey:
+    def first(self, begun: Begun | None) -> Survey:
         """The graph under Inductor's own choices."""
-        found = self._survey((), 2)
+        answers = {} if begun is None else begun.answers([()], self._left())
+        found = answers.get(())
+        if not isinstance(found, Survey):
+            # What fails aside tells here why.
+            found = self._survey((), _FIRST_PART)
         self._seen.add(_shape(found))
         return found
 
@@ -258,7 +280,7 @@ class _Looks:
             return
         begun = begun or Begun((), None)
         late = [choices for choices in asked if choices not in begun.asked]
-        jobs = [functools.partial(self._survey, choices, 4) for choices in late]
+        jobs = [functools.partial(self._survey, choices, _OTHER_PART) for choices in late]
         with self._graph.begun_aside(jobs) as copies:
             for one in (begun, Begun(tuple(late), copies)):
                 self._found |= one.answers(asked, self._left())
@@ -269,7 +291,7 @@ class _Looks:
     def _taken(self, choices: tuple[Choice, ...]) -> Survey:
         found = self._found.pop(choices, None)
         if found is None:
-            return self._survey(choices, 4)
+            return self._survey(choices, _OTHER_PART)
         if isinstance(found, Exception):
             raise found
         return found
@@ -307,15 +329,13 @@ class _Looks:
 
     def _survey(self, choices: tuple[Choice, ...], part: int) -> Survey:
         """Survey with one ``part``-th of the time that is left for the search of plans."""
-        left = self._left()
-        limit = Budget(seconds=None if left is None else max(0.05, left / part))
         return survey(
             self._graph,
             self._predictor,
             key=self._key,
             kind=self._kind,
             choices=choices,
-            budget=limit,
+            budget=_limit(self._left(), part),
             lowered=self._lowered,
             plans=self._plans,
         )

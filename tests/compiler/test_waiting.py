@@ -298,21 +298,13 @@ def test_looks_that_are_begun_early_come_to_the_same(
     model = load_model("h200", profile, tmp_path)
     predictor = Predictor(model, profile, {})
     gains = Gains(demands={"setting": Demand(0.0)})
-    asked = {"key": "k", "kind": "inference"}
+    named = {"key": "k", "kind": "inference"}
+    asked = {**named, "gains": gains, "only": True, "most": 2}
     monkeypatch.setattr(aside, "_LEAST_CORES", 1)
     monkeypatch.setattr(aside._useless, "is_set", lambda: False)
 
     def found(begun: Begun | None) -> list[Survey]:
-        return survey_all(
-            graph.compile,
-            predictor,
-            budget_s=None,
-            most=2,
-            gains=gains,
-            only=True,
-            begun=begun,
-            **asked,
-        )
+        return survey_all(graph.compile, predictor, budget_s=None, begun=begun, **asked)
 
     def told(one: Survey) -> Any:
         signatures = [node.signature for node in one.problem.nodes]
@@ -321,12 +313,12 @@ def test_looks_that_are_begun_early_come_to_the_same(
     def both() -> Any:
         with (
             ranked_by(blocks_of(model)),
-            looks_begun(graph.compile, predictor, gains=gains, most=0, **asked) as begun,
+            looks_begun(graph.compile, predictor, budget_s=None, **asked) as begun,
         ):
             assert begun is not None and len(begun.asked) > 2
             early, late = found(begun), found(None)
             read = [
-                read_survey(graph.compile, predictor, choices=s.choices, plans=False, **asked)
+                read_survey(graph.compile, predictor, choices=s.choices, plans=False, **named)
                 for s in late[1:]
             ]
         return early, late, read
@@ -342,8 +334,8 @@ def test_looks_that_are_begun_early_come_to_the_same(
 def test_a_compile_for_the_cpu_begins_no_looks(live: Any, predictor: Predictor) -> None:
     graph = _captured(live)
     gains = Gains(demands={"setting": Demand(0.0)})
-    asked = {"key": "k", "kind": "inference", "gains": gains, "most": 4}
-    with looks_begun(graph.compile, predictor, **asked) as begun:
+    asked = {"key": "k", "kind": "inference", "gains": gains, "only": False, "most": 4}
+    with looks_begun(graph.compile, predictor, budget_s=1.0, **asked) as begun:
         assert begun is None
 
 
