@@ -217,7 +217,7 @@ class GraphWay:
     ) -> _Decided:
         """Decide while Inductor's own compile waits, which goes on under what was chosen.
 
-        Where it cannot, as where that needs another graph before it is lowered, it ends there.
+        Where it cannot, since what the graph returns would have other strides, it ends there.
         """
         report = self._report
         decided: list[_Decided] = []

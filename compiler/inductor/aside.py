@@ -57,33 +57,13 @@ def has_cores(copies: int) -> bool:
     return len(os.sched_getaffinity(0)) >= copies + _LEAST_CORES
 
 
-def work_aside(
-    jobs: Sequence[Callable[[], _T]], timeout_s: float | None = None
-) -> list[_T | Exception | None]:
-    """Do each of some jobs in a copy of this process, as many at a time as there are cores.
-
-    Args:
-        jobs: each gives something that can be pickled. What it changes is not seen here.
-        timeout_s: seconds after which no job is waited for any more.
-
-    Returns:
-        For each job what it gave, the error that it raised, or None where it could not be done
-        aside: whoever wants it then has to do it here.
-    """
-    if len(jobs) < 2 or not can_work_aside():  # noqa: PLR2004 - one job is done as soon here
-        return [None] * len(jobs)
-    with few_garbage(), Copies(jobs) as copies:
-        found: Mapping[int, _T | Exception] = copies.wait(range(len(jobs)), timeout_s)
-    return [found.get(index) for index in range(len(jobs))]
-
-
 class Copies:
     """Copies of this process at work on some jobs until it is left; to be used with ``with``."""
 
     def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
         """Copy this process, as often as there are jobs, or cores but one.
 
-        ``jobs``: as for :func:`work_aside`.
+        ``jobs``: each gives something that can be pickled. What it changes is not seen here.
         """
         self._running: dict[int, tuple[int, bytearray]] = {}
         self._answered: dict[int, Any] = {}

@@ -147,8 +147,7 @@ class GraphCompile(GraphPrograms):
 
         Args:
             visit: whether the compile is to go on, or under which other schedule it is. It does not
-                where that changes something before the graph is lowered, or what it returns, or
-                where no code can be generated for it.
+                where what the graph returns would have other strides, or no code can be generated.
             measured: whether kernels are those that were built to be measured.
 
         Returns:

@@ -25,7 +25,6 @@ from fusewise.compiler.inductor.aside import (
     can_work_aside,
     few_garbage,
     has_cores,
-    work_aside,
 )
 from fusewise.compiler.inductor.choices import config_patches
 from fusewise.compiler.inductor.fallbacks import meet_fallbacks
@@ -68,8 +67,7 @@ class GraphPrograms:
     rules: RuleSet | None = None
     #: Lowerings to build on while a compile of the graph waits; None where none does.
     _waiting: Standing | None = field(default=None, init=False, repr=False, compare=False)
-
-    #: Whether copies of this process could not do what they were asked for.
+    #: Whether copies of this process needed the device for what they were asked for.
     _in_vain: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -154,14 +152,24 @@ class GraphPrograms:
     ) -> list[_T | Exception | None]:
         """Do jobs on the graph of a compile that waits in copies of this process.
 
-        None for each that could not be done there: see :func:`work_aside`. Code for the CPU is made
-        for so many threads as a process has, which a copy does not have.
+        As many at a time as there are cores. Code for the CPU is made for so many threads as a
+        process has, which a copy does not have.
+
+        Args:
+            jobs: as for :class:`Copies`.
+            timeout_s: seconds after which no job is waited for any more.
+
+        Returns:
+            For each job what it gave, the error that it raised, or None where it could not be done
+            aside: whoever wants it then has to do it here.
         """
-        if not self._ready_for_copies():
+        # One job is done as soon here.
+        if len(jobs) < 2 or not self._ready_for_copies():  # noqa: PLR2004
             return [None] * len(jobs)
-        found = work_aside(jobs, timeout_s)
-        self._in_vain = self._in_vain or None in found
-        return found
+        with few_garbage(), Copies(jobs) as copies:
+            found: Mapping[int, _T | Exception] = copies.wait(range(len(jobs)), timeout_s)
+        self._in_vain |= copies.in_vain
+        return [found.get(index) for index in range(len(jobs))]
 
     @contextmanager
     def begun_aside(self, jobs: Sequence[Callable[[], Any]]) -> Iterator[Copies | None]:
@@ -176,7 +184,7 @@ class GraphPrograms:
             copies = Copies(jobs)
         with copies:
             yield copies
-        self._in_vain = self._in_vain or copies.in_vain
+        self._in_vain |= copies.in_vain
 
     @property
     def copies_help(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +339,14 @@ def test_a_compile_for_the_cpu_begins_no_looks(live: Any, predictor: Predictor) 
         assert begun is None
 
 
+def _done_aside(
+    jobs: Sequence[Callable[[], Any]], timeout_s: float | None = None
+) -> list[Any | Exception | None]:
+    with aside.few_garbage(), aside.Copies(jobs) as copies:
+        found = copies.wait(range(len(jobs)), timeout_s)
+    return [found.get(at) for at in range(len(jobs))]
+
+
 class TestAside:
     """Work in copies of this process, whatever becomes of them."""
 
@@ -353,7 +361,7 @@ class TestAside:
     def test_each_job_is_done_in_a_process_that_is_not_this_one(self) -> None:
         kept: list[int] = []
         jobs = [lambda i=i: (kept.append(i), i, os.getpid())[1:] for i in range(5)]
-        found = aside.work_aside(jobs)
+        found = _done_aside(jobs)
         assert [value[0] for value in found] == list(range(5))  # type: ignore[index]
         assert os.getpid() not in {value[1] for value in found}  # type: ignore[index]
         assert kept == []
@@ -365,15 +373,15 @@ class TestAside:
         def fails() -> None:
             raise KeyError("x")
 
-        refused, failed = aside.work_aside([refuses, fails])
+        refused, failed = _done_aside([refuses, fails])
         assert isinstance(refused, PlanError) and refused.remedy == "c"
         assert isinstance(failed, RuntimeError) and "KeyError" in str(failed)
 
     def test_a_copy_that_dies_or_hangs_costs_only_its_own_jobs(self) -> None:
-        dies, fine = aside.work_aside([lambda: os._exit(3), lambda: "fine"])
+        dies, fine = _done_aside([lambda: os._exit(3), lambda: "fine"])
         assert (dies, fine) == (None, "fine")
         before = time.monotonic()
-        hangs, fine = aside.work_aside([lambda: time.sleep(60), lambda: "fine"], timeout_s=1.0)
+        hangs, fine = _done_aside([lambda: time.sleep(60), lambda: "fine"], timeout_s=1.0)
         assert (hangs, fine) == (None, "fine")
         assert time.monotonic() - before < 30
 
@@ -387,8 +395,16 @@ class TestAside:
             running = [pid for pid, _ in copies._running.values()]
         assert not any(psutil.pid_exists(pid) for pid in running)
 
+    def test_what_needs_the_device_is_left_to_the_caller(self) -> None:
+        def asks() -> None:
+            raise RuntimeError("CUDA error: initialization error")
+
+        with aside.Copies([asks, lambda: 1]) as copies:
+            assert copies.wait([0, 1]) == {1: 1}
+            assert copies.in_vain
+
     def test_what_cannot_be_sent_is_left_to_the_caller(self) -> None:
-        assert aside.work_aside([lambda: lambda: 1, lambda: 2]) == [None, 2]
+        assert _done_aside([lambda: lambda: 1, lambda: 2]) == [None, 2]
 
     def test_no_process_is_left(self, tmp_path: Path) -> None:
         marks = [tmp_path / str(i) for i in range(2)]
@@ -397,7 +413,7 @@ class TestAside:
             path.write_text(str(os.getpid()))
             time.sleep(60)
 
-        aside.work_aside([lambda p=p: marking(p) for p in marks], timeout_s=2.0)
+        _done_aside([lambda p=p: marking(p) for p in marks], timeout_s=2.0)
         for mark in marks:
             with pytest.raises(ProcessLookupError):
                 os.kill(int(mark.read_text()), 0)
