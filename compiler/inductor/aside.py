@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from torch._inductor import config as inductor_config
@@ -29,7 +29,6 @@ from fusewise.schedule.errors import FusewiseError
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 #: Cores from which on it pays: one is for this process, one for the process that measures.
 _LEAST_CORES = 4
 #: A copy is given up after this long, whatever its work.

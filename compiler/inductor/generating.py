@@ -23,7 +23,6 @@ from fusewise.compiler.inductor.aside import (
     COPY_SETTINGS,
     Copies,
     can_work_aside,
-    few_garbage,
     has_cores,
 )
 from fusewise.compiler.inductor.choices import config_patches
@@ -166,7 +165,7 @@ class GraphPrograms:
         # One job is done as soon here.
         if len(jobs) < 2 or not self._ready_for_copies():  # noqa: PLR2004
             return [None] * len(jobs)
-        with few_garbage(), Copies(jobs) as copies:
+        with Copies(jobs) as copies:
             found: Mapping[int, _T | Exception] = copies.wait(range(len(jobs)), timeout_s)
         self._in_vain |= copies.in_vain
         return [found.get(index) for index in range(len(jobs))]
@@ -180,9 +179,7 @@ class GraphPrograms:
         if not jobs or not has_cores(len(jobs)) or not self._ready_for_copies():
             yield None
             return
-        with few_garbage():
-            copies = Copies(jobs)
-        with copies:
+        with Copies(jobs) as copies:
             yield copies
         self._in_vain |= copies.in_vain
 

@@ -342,7 +342,7 @@ def test_a_compile_for_the_cpu_begins_no_looks(live: Any, predictor: Predictor) 
 def _done_aside(
     jobs: Sequence[Callable[[], Any]], timeout_s: float | None = None
 ) -> list[Any | Exception | None]:
-    with aside.few_garbage(), aside.Copies(jobs) as copies:
+    with aside.Copies(jobs) as copies:
         found = copies.wait(range(len(jobs)), timeout_s)
     return [found.get(at) for at in range(len(jobs))]
 
