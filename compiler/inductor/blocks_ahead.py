@@ -8,11 +8,13 @@ no compiled kernel.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,7 +25,7 @@ from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.block_sizes import cache_places, compile_sizes
 from fusewise.compiler.inductor.found_blocks import Told
-from fusewise.compiler.inductor.triton_ahead import triton_kernels
+from fusewise.compiler.inductor.triton_ahead import await_pool, triton_kernels
 from fusewise.compiler.inductor.worth_trying import most_ranked, worth_trying
 from fusewise.schedule.block_sizes import BlockSizes
 
@@ -46,6 +48,8 @@ _COMPILED_S, _TIMED_S = 0.4, 0.01
 _STEPS_S, _SEVERAL_S = 3.0, 0.2
 #: Seconds after which no process begins with another.
 _COMPILING_S: Final = 6.0
+#: Seconds for which a pool that starts is waited for.
+_STARTING_S: Final = 20.0
 #: Kernels that are remembered to have been asked for.
 _REMEMBERED: Final = 256
 
@@ -57,6 +61,11 @@ class _Asked:
     futures: Mapping[BlockSizes, Future[bool]]
     #: Moment of ``time.time`` after which none is begun any more.
     until: float
+
+    def compiled(self, moment: float = math.inf) -> tuple[BlockSizes, ...]:
+        """Those that are compiled at a ``moment``, or when none is begun any more; waits for it."""
+        wait(self.futures.values(), max(0.0, min(moment, self.until) - time.time()))
+        return tuple(sizes for sizes, future in self.futures.items() if _succeeded(future))
 
 
 _asked: OrderedDict[str, _Asked] = OrderedDict()
@@ -114,9 +123,8 @@ def compile_blocks(kernels: Mapping[str, str], settings: Mapping[str, Any]) -> N
         paths = {PyCodeCache.write(code)[1]: name for name, code in kernels.items()}
         new = {path: name for path, name in paths.items() if path not in _asked}
         most = _sizes(len(new))
-        _submit(
-            new, {path: worth_trying(path, name, kernels[name], most) for path, name in new.items()}
-        )
+        lists = {path: worth_trying(path, name, kernels[name], most) for path, name in new.items()}
+        _submit(new, lists, cache_places())
 
 
 def compile_told(told: Iterable[Told]) -> None:
@@ -125,7 +133,7 @@ def compile_told(told: Iterable[Told]) -> None:
     if not kernels or not AsyncCompile.use_process_pool():
         return
     names = {path: one.name for path, one in kernels.items()}
-    _submit(names, {path: [one.sizes] for path, one in kernels.items()})
+    _submit(names, {path: [one.sizes] for path, one in kernels.items()}, cache_places())
     futures = [f for path in kernels for f in _asked[path].futures.values()]
     wait(futures, _COMPILING_S)
 
@@ -144,9 +152,12 @@ def _tuned(source: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def _submit(names: Mapping[str, str], lists: Mapping[str, Sequence[BlockSizes]]) -> None:
+def _submit(
+    names: Mapping[str, str],
+    lists: Mapping[str, Sequence[BlockSizes]],
+    environment: Mapping[str, str],
+) -> None:
     """The nearest of all kernels come first: time may be up before the last is compiled."""
-    environment = cache_places()
     until = time.time() + _COMPILING_S
     pool: Any = AsyncCompile.process_pool()
     futures: dict[str, dict[BlockSizes, Future[bool]]] = {path: {} for path in lists}
@@ -172,19 +183,51 @@ def await_blocks(source: str, timeout_s: float) -> Compiled:
     Returns:
         What is compiled, Inductor's own block sizes first.
     """
-    if _STEPS not in source:
-        return {}
     moment = time.time() + timeout_s
-    compiled: dict[str, tuple[BlockSizes, ...]] = {}
-    for _, path, _ in _tuned(source):
-        asked = _asked.get(path)
-        if asked is None or not asked.futures:
-            continue
-        wait(asked.futures.values(), max(0.0, min(moment, asked.until) - time.time()))
-        done = tuple(sizes for sizes, future in asked.futures.items() if _succeeded(future))
-        if done:
-            compiled[path] = done
-    return compiled
+    compiled = {path: asked.compiled(moment) for path, asked in _asked_for(source)}
+    return {path: sizes for path, sizes in compiled.items() if sizes}
+
+
+def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, ...]]]:
+    """By the path of a kernel's source, what waits for block sizes that it may be tuned to.
+
+    That is the pool for those that were asked for, and for others that it starts at all. Nothing
+    comes for kernels that were tuned before.
+
+    Args:
+        source: the program.
+    """
+    coming: dict[str, Callable[[], tuple[BlockSizes, ...]]] = {}
+    coming |= {path: asked.compiled for path, asked in _asked_for(source)}
+    if _STEPS not in source or not _has_pool():
+        return coming
+    new = {path: (name, code) for name, path, code in _tuned(source) if path not in _asked}
+    most = _sizes(len(new))
+    found = {path: worth_trying(path, name, code, most) for path, (name, code) in new.items()}
+    lists = {path: sizes for path, sizes in found.items() if sizes}
+    names = {path: new[path][0] for path in lists}
+    environment = cache_places()
+
+    def ask(path: str) -> tuple[BlockSizes, ...]:
+        if path not in _asked and await_pool(_STARTING_S):
+            _submit(names, lists, environment)
+        return _asked[path].compiled() if path in _asked else ()
+
+    coming |= {path: functools.partial(ask, path) for path in lists}
+    return coming
+
+
+def _has_pool() -> bool:
+    """Whether Inductor has a pool, or one that starts."""
+    return AsyncCompile.use_process_pool() or AsyncCompile._ready_future is not None
+
+
+def _asked_for(source: str) -> list[tuple[str, _Asked]]:
+    """Kernels of a program that block sizes were asked for."""
+    if _STEPS not in source:
+        return []
+    found = [(path, _asked.get(path)) for _, path, _ in _tuned(source)]
+    return [(path, asked) for path, asked in found if asked is not None and asked.futures]
 
 
 def _succeeded(future: Future[bool]) -> bool:

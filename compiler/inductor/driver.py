@@ -16,7 +16,7 @@ import torch.fx
 from torch._inductor import compile_fx as inductor_compile_fx
 from torch._inductor import config as inductor_config
 
-from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, await_blocks
+from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, blocks_to_come
 from fusewise.compiler.inductor.cache_keys import cache_key
 from fusewise.compiler.inductor.compiling_ahead import (
     Ahead,
@@ -26,7 +26,7 @@ from fusewise.compiler.inductor.compiling_ahead import (
     told_counts,
     told_strides,
 )
-from fusewise.compiler.inductor.configurations import offer_blocks
+from fusewise.compiler.inductor.configurations import begin_untuned, offer_blocks_to_come
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
@@ -45,9 +45,6 @@ from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.schedule import Choice, Schedule
 
 log = logging.getLogger(__name__)
-
-#: Seconds that block sizes of kernels that were not tuned yet are waited for.
-_TUNING_S = 10.0
 
 
 class _GivenUpError(BaseException):
@@ -106,8 +103,9 @@ class GraphCompile(GraphPrograms):
     def compile_for_tuning(self, schedule: Schedule, output: Any) -> None:
         """Have Inductor's pool compile what kernels of a compiled graph may still be tuned to.
 
-        They then only have to be timed where they run first. Nothing is done for kernels that were
-        tuned before, where they were measured for one, and nothing without a pool.
+        Meanwhile the graph runs once as it is; the second time they only have to be timed. Where
+        Inductor records its launches, its first run waits for them. Nothing is done for kernels
+        that were tuned before, where they were measured for one, and nothing without a pool.
 
         Args:
             schedule: that the graph was compiled under.
@@ -116,7 +114,10 @@ class GraphCompile(GraphPrograms):
         source = getattr(output, "source_code", None) or ""
         with self.settings(schedule), tuned_as_measured():
             ask_for_blocks(source, {})
-            offer_blocks(await_blocks(source, _TUNING_S))
+            coming = blocks_to_come(source)
+            offer_blocks_to_come(coming)
+            if coming and not inductor_config.triton.cudagraphs:
+                begin_untuned(output)
 
     def found_blocks(self, schedule: Schedule, output: Any) -> tuple[Choice, ...]:
         """Block sizes that kernels of the graph that was compiled last have come to by now.

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
@@ -162,6 +163,26 @@ def test_a_pool_compiles_them_for_all_kernels_at_once(
 
 @pytest.mark.usefixtures("pool")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_block_sizes_come_once_the_pool_has_started(
+    no_device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks_ahead, "_COMPILING_S", 60.0)
+    monkeypatch.setattr(blocks_ahead, "_MOST", 3)
+    monkeypatch.setattr(blocks_ahead, "_FEWEST", 3)
+    source = program(pointwise(), persistent())
+    with monkeypatch.context() as starting:
+        starting.setattr(blocks_ahead.AsyncCompile, "use_process_pool", lambda: False)
+        blocks_ahead.ask_for_blocks(source, {})
+        coming = blocks_ahead.blocks_to_come(source)
+        assert len(coming) == 2 and not blocks_ahead._asked
+    assert [len(sizes()) for sizes in coming.values()] == [3, 3]
+    # All were asked for at once.
+    assert blocks_ahead._asked.keys() == coming.keys()
+    assert blocks_ahead.blocks_to_come(source).keys() == coming.keys()
+
+
+@pytest.mark.usefixtures("pool")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_what_is_not_compiled_in_time_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_ahead, "_COMPILING_S", -1.0)
     source = program(pointwise())
@@ -239,6 +260,48 @@ def test_the_fastest_of_what_is_compiled_is_taken_and_kept(offered: Any) -> None
     assert timed.loaded == sizes[1:]
     (kept,) = load_kernel(path, "triton_per").configs
     assert sizes_of(kept) == best and kept.found_by_coordesc
+
+
+@pytest.fixture
+def coming(
+    offered: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Any, list[BlockSizes], list[str]]]:
+    """Kernel, block sizes that are still being compiled, and what was waited for so far."""
+    path, kernel, sizes = offered
+    if not torch.cuda.is_available():
+        # Without CUDA it raises.
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    configurations._offered.clear()
+    waited: list[str] = []
+
+    def wait() -> tuple[BlockSizes, ...]:
+        waited.append(path)
+        return tuple(sizes)
+
+    configurations.offer_blocks_to_come({path: wait})
+    yield kernel, sizes, waited
+    configurations._coming.clear()
+
+
+def test_block_sizes_to_come_are_waited_for_the_second_time(coming: Any) -> None:
+    kernel, sizes, waited = coming
+    timed = Timed(kernel, lambda one: 5.0 if one == sizes[7] else 10.0)
+    configurations.tune_warm(timed.clock)
+    with configurations.tuned_later():
+        assert sizes_of(timed.tuned().config) == sizes[0]
+    assert timed.loaded == [] and waited == []
+    assert sizes_of(timed.tuned().config) == sizes[7]
+    assert len(waited) == 1
+
+
+def test_a_kernel_that_nothing_came_for_stays_as_it_is(coming: Any) -> None:
+    kernel, sizes, _ = coming
+    timed = Timed(kernel, lambda one: 5.0 if one == sizes[1] else 10.0)
+    configurations.tune_warm(timed.clock)
+    configurations.offer_blocks_to_come({kernel.filename: tuple})
+    for _ in range(2):
+        assert sizes_of(timed.tuned().config) == sizes[0]
+    assert timed.loaded == []
 
 
 def test_what_is_hardly_faster_and_what_does_not_run_is_not_taken(offered: Any) -> None:

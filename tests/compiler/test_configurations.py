@@ -244,7 +244,13 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
         output = graph.compile.compile(chosen, Applier(chosen.plan))
         graph.compile.compile_for_tuning(chosen, output)
         counters.clear()
+        path = next(iter(blocks_ahead.blocks_to_come(output.source_code)))
         live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
+        # Nothing was waited for, and nothing was tuned.
+        assert path in configurations._coming
+        live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
+        assert path not in configurations._coming
+        assert len(configurations._offered[path]) > 1
         assert counters["inductor"]["coordesc_tuning_bench"] == 0
         # Another compile finds what was found, and asks for nothing.
         forget_kernels()
@@ -254,6 +260,30 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
         assert blocks_ahead._asked
         assert not any(asked.futures for asked in blocks_ahead._asked.values())
     configurations._offered.clear()
+
+
+def test_what_is_captured_before_block_sizes_are_there_runs_as_it_is(
+    live: Any, untuned: None
+) -> None:
+    configurations.tune_ours_warm(cuda_timing.samples)
+    graph, chosen = stepped(live, 7, 1048)
+    AsyncCompile.wait_pool_ready()
+    with fresh_cache(), graph.context():
+        output = graph.compile.compile(chosen, Applier(chosen.plan))
+        graph.compile.compile_for_tuning(chosen, output)
+        path = next(iter(blocks_ahead.blocks_to_come(output.source_code)))
+        live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
+
+        def captured(inputs: Any) -> Any:
+            recorded = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(recorded):
+                result = output(list(inputs))
+            recorded.replay()
+            return result
+
+        live.difference(graph._called(captured), graph.eager())
+        assert path in configurations._coming
+    configurations._coming.clear()
 
 
 def test_any_of_them_is_right(stepwise: Any, live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
