@@ -108,6 +108,7 @@ def _graphs() -> list[dict[str, Any]]:
             "fallback": report.fallback,
             "chosen": None if report.chosen is None else report.chosen.origin,
             "measured": sum(c.status == "measured" for c in report.candidates),
+            "cost": report.cost,
             "seconds": report.seconds,
         }
         for report in fusewise.reports()

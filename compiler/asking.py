@@ -20,6 +20,9 @@ from fusewise.search.gate import MARGIN
 #: Part of the time of a Triton kernel that other block sizes may take off, which no prediction
 #: sees; of one that takes so many launches' time.
 _BY_BLOCKS, _BARE = 0.15, 4.0
+#: Part of a graph's time that counts as promised in any case where more is, but would be taken
+#: without a contest: one tells whether it comes true.
+_CHECKED = 0.02
 
 #: What is to be tried on a candidate's plan, the most promising first, by what is promised.
 Offers = Callable[[Candidate, float], Sequence[Offer]]
@@ -31,7 +34,8 @@ class Asked:
 
     #: In the order in which it is to be tried.
     candidates: tuple[Candidate, ...]
-    #: Part of the graph's time that it might gain: by the lower ends of predictions, or by rules.
+    #: Part of the graph's time that it might gain, by the lower ends of predictions or by rules,
+    #: beyond what is taken without a contest.
     promise: float
     #: Plans that could not gain what the gate asks for if all predictions were off by as much as
     #: they may be.
@@ -55,6 +59,7 @@ def worth_timing(
     surveys: Sequence[Survey],
     predictor: Predictor,
     offers: Offers,
+    foreseen: float = 0.0,
 ) -> Asked:
     """Sort out which candidates are worth it.
 
@@ -64,6 +69,7 @@ def worth_timing(
         surveys: that they come from, that under Inductor's own choices first.
         predictor: that they rest on.
         offers: see :data:`Offers`.
+        foreseen: part of the graph's time that what is taken without a contest is to save.
     """
     bounds = _bounds_of(default, listed, surveys, predictor)
     own_us = default.predicted_us or 0.0
@@ -73,9 +79,12 @@ def worth_timing(
     saved = {c.schedule: own_us - (c.predicted_us or own_us) for c in hopeful}
     sure = max((bounds[c.schedule].sure for c in hopeful), default=0.0)
     promised = [offer.gain_us / own_us for offer in offers(default, sure) if own_us]
+    by_rule = 0.0
     if predictor.profile.kind == "cuda":
-        promised.append(_by_blocks(default, surveys[0], predictor))
-    promise = max([sure, *promised])
+        by_rule = _by_blocks(default, surveys[0], predictor, {})
+        promised.append(_by_blocks(default, surveys[0], predictor, predictor.savings))
+    most = max([sure, *promised])
+    promise = max(most - foreseen, by_rule, min(most, _CHECKED))
 
     def finish(candidate: Candidate) -> list[Candidate]:
         made = []
@@ -157,8 +166,10 @@ def _generated_share(default: Candidate, survey: Survey, predictor: Predictor) -
     )
 
 
-def _by_blocks(default: Candidate, survey: Survey, predictor: Predictor) -> float:
-    """Part of the predicted time that other block sizes may take off.
+def _by_blocks(
+    default: Candidate, survey: Survey, predictor: Predictor, savings: Mapping[str, float]
+) -> float:
+    """Part of the predicted time that other block sizes may take off, given what each kernel saves.
 
     Where little is expected of them, other plans and choices may gain by as much: what is promised
     here is time to try them, too.
@@ -167,7 +178,7 @@ def _by_blocks(default: Candidate, survey: Survey, predictor: Predictor) -> floa
     saved_us = 0.0
     for signature, us in _generated(default, survey, predictor):
         by_rule = _BY_BLOCKS if us >= long_us else 0.0
-        saved_us += max(predictor.savings.get(signature, 0.0), by_rule) * us
+        saved_us += max(savings.get(signature, 0.0), by_rule) * us
     return saved_us / (default.predicted_us or 1.0)
 
 

@@ -143,7 +143,8 @@ class Contest:
         listed = shortlist(default, every, 1 + self.options.top_k * _SPARE)[1:]
         if self.purse.given:
             return Asked(tuple(listed), 0.0, 0, {})
-        asked = worth_timing(default, listed, self.surveys, self.predictor, self._offers)
+        _, foreseen = self._foreseeing
+        asked = worth_timing(default, listed, self.surveys, self.predictor, self._offers, foreseen)
         if self._foreseen.schedule != default.schedule:
             # What would be taken without a contest is not to be lost by one.
             asked = asked.beginning_with(self._foreseen)
@@ -297,16 +298,15 @@ class Contest:
         return conditions
 
     @cached_property
-    def _foreseen_report(self) -> GraphReport:
-        """What mode predict would report."""
+    def _foreseeing(self) -> tuple[GraphReport, float]:
+        """What mode predict would report, and the part of the graph's time that it is to save."""
         told = GraphReport(self.report.kind, self.report.mode)
-        choose_predicted(told, self.surveys, self.predictor)
-        return told
+        return told, choose_predicted(told, self.surveys, self.predictor)
 
     @property
     def _foreseen(self) -> Candidate:
         """What mode predict would take."""
-        chosen = self._foreseen_report.chosen
+        chosen = self._foreseeing[0].chosen
         assert chosen is not None
         return chosen
 
@@ -322,7 +322,7 @@ class Contest:
         known = {default.schedule, *(candidate.schedule for candidate in seen)}
         if self._foreseen.schedule in known:
             return
-        foreseen = self._foreseen_report
+        foreseen, _ = self._foreseeing
         before = {c.schedule: c for c in report.candidates}
         found = {c.schedule: c for c in foreseen.candidates}
         # What was timed is told as it was timed.

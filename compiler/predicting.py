@@ -51,7 +51,7 @@ def choose_predicted(
     *,
     launches: bool = True,
     read: Callable[[Survey], Mapping[str, float]] | None = None,
-) -> None:
+) -> float:
     """Take the candidate that surely saves most, else Inductor's own; then share launches.
 
     Args:
@@ -61,6 +61,9 @@ def choose_predicted(
         launches: whether small kernels may share launches.
         read: what other block sizes are expected to save of the kernels of a survey that were not
             read; None where they are not to be.
+
+    Returns:
+        Part of the graph's predicted time that what was taken is to save.
     """
     gains = gains_of(predictor.model, predictor.profile.kind)
     default = default_candidate(surveys)
@@ -84,11 +87,12 @@ def choose_predicted(
         # Its kernels may be the faster ones and leave less to be tuned, or more.
         if _saved_us(best, other) > _saved_us(own, tuning):
             base, tuning = best, other
-    shared = None
+    finished = None
     if launches:
-        shared = _in_common_launches(base, predictor, gains, total_us)
-    if shared is None:
-        shared = _written_out(base, predictor, total_us)
+        finished = _in_common_launches(base, predictor, gains, total_us)
+    if finished is None:
+        finished = _written_out(base, predictor, total_us)
+    shared, saved_us = finished or (None, 0.0)
     untuned = shared or base.candidate
     tuned = None if tuning is None else _tuned(untuned, tuning, total_us)
     chosen = tuned or untuned
@@ -111,6 +115,7 @@ def choose_predicted(
     ]
     report.chosen = next(c for c in report.candidates if c.accepted)
     report.source = "predicted"
+    return (saved_us + _saved_us(base, tuning)) / total_us if total_us else 0.0
 
 
 def _foreseen(
@@ -151,8 +156,12 @@ def _foreseen(
     return found
 
 
-def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Candidate | None:
-    """``base`` with functions written into its kernels; None where that saves too little.
+def _written_out(
+    base: _Foreseen, predictor: Predictor, total_us: float
+) -> tuple[Candidate, float] | None:
+    """``base`` with functions written into its kernels, and microseconds that this saves.
+
+    None where that is too little.
 
     They are as exact as the library's, and of 14 workloads that were timed under it none was slower
     beyond noise (``docs/kernel-choices.md``): no contest is needed for what the calls cost.
@@ -166,12 +175,13 @@ def _written_out(base: _Foreseen, predictor: Predictor, total_us: float) -> Cand
         return None
     schedule = base.candidate.schedule
     codegen = on_top(schedule.codegen, offer)
-    return msgspec.structs.replace(
+    candidate = msgspec.structs.replace(
         base.candidate,
         schedule=msgspec.structs.replace(schedule, codegen=codegen),
         origin="written out",
         reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {total_us:.1f} by prediction",
     )
+    return candidate, offer.gain_us
 
 
 def _tuning(foreseen: _Foreseen, predictor: Predictor) -> Offer | None:
@@ -205,10 +215,11 @@ def _tuned(candidate: Candidate, tuning: Offer, total_us: float) -> Candidate:
 
 def _in_common_launches(
     base: _Foreseen, predictor: Predictor, gains: Gains, total_us: float
-) -> Candidate | None:
-    """``base`` with small kernels in common launches; None where that saves too little.
+) -> tuple[Candidate, float] | None:
+    """``base`` with small kernels in common launches, and microseconds that this saves.
 
-    What a user's rules keep apart is not looked into: under rules nothing is put together.
+    None where that is too little. What a user's rules keep apart is not looked into: under rules
+    nothing is put together.
     """
     plan = base.candidate.schedule.plan
     assert plan is not None
@@ -230,7 +241,7 @@ def _in_common_launches(
         base.candidate.predicted_low_us,
         base.candidate.predicted_high_us,
     )
-    return msgspec.structs.replace(
+    candidate = msgspec.structs.replace(
         base.candidate,
         schedule=msgspec.structs.replace(schedule, codegen=codegen),
         origin="launches",
@@ -240,3 +251,4 @@ def _in_common_launches(
         reason=f"{names} small kernels in {len(offers)} launches save {saved_us:.1f} us of "
         f"{total_us:.1f} by prediction",
     )
+    return candidate, saved_us

@@ -18,9 +18,10 @@ SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
 #: (less where less is), however small the program is.
 LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 8.0}, 0.1
-#: Seconds that a program may wait, beside all that, for its measuring process and Inductor's pool
-#: to start, by kind of device. Beside an H200 they were there after five, and after eleven where
-#: Python keeps no byte code and no code of imported modules is kept yet.
+#: Seconds that a program may wait where so much is promised (less where less is), beside all that,
+#: for its measuring process and Inductor's pool to start, by kind of device. Beside an H200 they
+#: were there after five, and after eleven where Python keeps no byte code and no code of imported
+#: modules is kept yet.
 START_S = {"cpu": 0.0, "cuda": 12.0}
 #: For a promise below this no process is waited for.
 _NOTHING = 0.01
@@ -109,7 +110,8 @@ class GraphSpending:
         """Seconds for which a measuring process that starts may be waited for."""
         if self.promise < _NOTHING:
             return 0.0
-        return max(0.0, START_S[self.kind] - self.program.waited_s)
+        most_s = START_S[self.kind] * min(1.0, self.promise / PROMISE)
+        return max(0.0, most_s - self.program.waited_s)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
