@@ -62,8 +62,8 @@ def read_survey(
             graph, predictor, key=key, kind=kind, choices=choices, plans=plans, then=applier
         )
     assert applier.program is not None, "code was generated"
-    savings = _expected(_kernels_to_read(applier.program))
-    return replace(found, savings=by_signature(savings, nodes, found))
+    savings = by_signature(_expected(_kernels_to_read(applier.program)), nodes, found)
+    return replace(found, savings=savings, program=replace(applier.program, constants={}))
 
 
 def _kernels_to_read(program: Program) -> dict[str, str]:

@@ -315,6 +315,7 @@ class GraphWay:
         if job is None:
             read = functools.partial(self._read, key, predictor) if early else None
             choose_predicted(report, surveys, predictor, read=read)
+            self._compile_written(surveys)
             return _Decided(surveys, {})
         program = own.program
         if program is None:
@@ -344,14 +345,25 @@ class GraphWay:
         with report.phase("generate"), noting_kernels() if ranked else nullcontext(nodes) as nodes:
             program = self._graph.own_program()
         self._purse.own(time.perf_counter() - start, again=True)
-        if ranked:
-            with report.phase("block sizes"):
-                savings = kernel_savings(program)
         if measured:
             building = start_building(program, kind, _MOST_BUILDING_S)
         else:
             compile_in_pool(program, kind)
+        if ranked:
+            # Block sizes that it has compiled are behind the program's own in the pool.
+            with report.phase("block sizes"):
+                savings = kernel_savings(program)
         return _Own(program, building, savings, nodes)
+
+    def _compile_written(self, surveys: Sequence[Survey]) -> None:
+        """Have kernels of what was chosen compiled while its code is generated once more here."""
+        assert self._report.chosen is not None
+        schedule = self._report.chosen.schedule
+        for found in surveys:
+            lowerings = [candidate.schedule.lowering for candidate in found.candidates]
+            same = schedule.plan == found.default_plan and schedule.lowering in lowerings
+            if same and found.program is not None:
+                compile_in_pool(found.program, self._purse.kind)
 
     def _read(self, key: GraphKey, predictor: Predictor, other: Survey) -> Mapping[str, float]:
         """What other block sizes are expected to save of kernels under the choices of a survey."""

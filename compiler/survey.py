@@ -15,7 +15,7 @@ from fusewise.compiler.inductor.choices import ONEDNN, WIDE, config_patches, sta
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import listening
-from fusewise.compiler.inductor.interceptors import Applier, LiveGraph
+from fusewise.compiler.inductor.interceptors import Applier, LiveGraph, Program
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.onednn_products import onednn_count
 from fusewise.compiler.inductor.refusals import Refusal, classify
@@ -114,6 +114,8 @@ class Survey:
     #: Part of their time that other block sizes are expected to save of kernels of the default
     #: plan, by signature; None where they were not read.
     savings: Mapping[str, float] | None = None
+    #: What Inductor writes for the default plan, without its constants; None where it was not read.
+    program: Program | None = None
 
     @property
     def best_us(self) -> float:

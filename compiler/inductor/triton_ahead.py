@@ -118,10 +118,16 @@ class Pooled:
         return (self._ended if self.done else time.monotonic()) - self._began
 
 
-def pooled_kernels(source: str, settings: Mapping[str, Any]) -> Pooled:
-    """Have Inductor's pool compile a program's Triton kernels, if it has one; waits for nothing."""
+def pooled_kernels(source: str, settings: Mapping[str, Any], but: Collection[str] = ()) -> Pooled:
+    """Have Inductor's pool compile a program's Triton kernels, if it has one; waits for nothing.
+
+    Args:
+        source: the program.
+        settings: Inductor's, that it was generated under.
+        but: names of kernels that need not be.
+    """
     with inductor_config.patch(dict(settings)):
-        kernels = list(triton_kernels(source))
+        kernels = [kernel for kernel in triton_kernels(source) if kernel[0] not in but]
         if not kernels or not AsyncCompile.use_process_pool():
             return Pooled([], len(kernels), ahead=False)
         futures = [future for kernel in kernels for future in _futures(*kernel)]

@@ -329,6 +329,9 @@ def test_looks_that_are_begun_early_come_to_the_same(
     # What was read in a copy of the process is what is read here.
     assert [s.savings for s in early[1:]] == [s.savings for s in read]
     assert any(s.savings for s in read)
+    # And so is the program, whose kernels may be compiled before it is generated here.
+    codes = [s.program and s.program.code_hash for s in early[1:]]
+    assert codes == [s.program and s.program.code_hash for s in read] and all(codes)
 
 
 def test_a_compile_for_the_cpu_begins_no_looks(live: Any, predictor: Predictor) -> None:
