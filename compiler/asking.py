@@ -20,9 +20,10 @@ from fusewise.search.gate import MARGIN
 #: Part of the time of a Triton kernel that other block sizes may take off, which no prediction
 #: sees; of one that takes so many launches' time.
 _BY_BLOCKS, _BARE = 0.15, 4.0
-#: Part of a graph's time that counts as promised in any case where more is, but would be taken
-#: without a contest: one tells whether it comes true.
-_CHECKED = 0.02
+#: Of what is to be saved by what would be taken without a contest, what no contest is promised: how
+#: much of it comes true, and whether something else saves as much, only one can tell. And the part
+#: of a graph's time that counts as promised in any case where more is.
+_TRUSTED, _CHECKED = 0.5, 0.02
 
 #: What is to be tried on a candidate's plan, the most promising first, by what is promised.
 Offers = Callable[[Candidate, float], Sequence[Offer]]
@@ -35,7 +36,7 @@ class Asked:
     #: In the order in which it is to be tried.
     candidates: tuple[Candidate, ...]
     #: Part of the graph's time that it might gain, by the lower ends of predictions or by rules,
-    #: beyond what is taken without a contest.
+    #: beyond half of what is to be gained without a contest.
     promise: float
     #: Plans that could not gain what the gate asks for if all predictions were off by as much as
     #: they may be.
@@ -84,7 +85,7 @@ def worth_timing(
         by_rule = _by_blocks(default, surveys[0], predictor, {})
         promised.append(_by_blocks(default, surveys[0], predictor, predictor.savings))
     most = max([sure, *promised])
-    promise = max(most - foreseen, by_rule, min(most, _CHECKED))
+    promise = max(most - _TRUSTED * foreseen, by_rule, min(most, _CHECKED))
 
     def finish(candidate: Candidate) -> list[Candidate]:
         made = []
