@@ -18,8 +18,9 @@ from fusewise.search.finishing import Offer
 from fusewise.search.gate import MARGIN
 
 #: Part of the time of a Triton kernel that other block sizes may take off, which no prediction
-#: sees; of one that takes so many launches' time.
-_BY_BLOCKS, _BARE = 0.15, 4.0
+#: sees; of one that takes so many launches' time; and what is left of it where a model read the
+#: kernel and expects less.
+_BY_BLOCKS, _BARE, _READ = 0.15, 4.0, 0.5
 #: Of what is to be saved by what would be taken without a contest, what no contest is promised: how
 #: much of it comes true, and whether something else saves as much, only one can tell. And the part
 #: of a graph's time that counts as promised in any case where more is.
@@ -82,7 +83,7 @@ def worth_timing(
     promised = [offer.gain_us / own_us for offer in offers(default, sure) if own_us]
     by_rule = 0.0
     if predictor.profile.kind == "cuda":
-        by_rule = _by_blocks(default, surveys[0], predictor, {})
+        by_rule = _by_blocks(default, surveys[0], predictor, dict.fromkeys(predictor.savings, 0.0))
         promised.append(_by_blocks(default, surveys[0], predictor, predictor.savings))
     most = max([sure, *promised])
     promise = max(most - _TRUSTED * foreseen, by_rule, min(most, _CHECKED))
@@ -179,6 +180,8 @@ def _by_blocks(
     saved_us = 0.0
     for signature, us in _generated(default, survey, predictor):
         by_rule = _BY_BLOCKS if us >= long_us else 0.0
+        if signature in savings:
+            by_rule *= _READ
         saved_us += max(savings.get(signature, 0.0), by_rule) * us
     return saved_us / (default.predicted_us or 1.0)
 

@@ -18,11 +18,13 @@ SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
 #: (less where less is), however small the program is.
 LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 8.0}, 0.1
-#: Seconds that a program may wait where so much is promised (less where less is), beside all that,
+#: Seconds that a program may wait where so much is promised (less where less is), beside all that
 #: for its measuring process and Inductor's pool to start, by kind of device. Beside an H200 they
 #: were there after five, and after eleven where Python keeps no byte code and no code of imported
 #: modules is kept yet.
 START_S = {"cpu": 0.0, "cuda": 12.0}
+#: Part of that waiting which is taken off what may be spent: who waited long is not to go on long.
+WAITED = 0.5
 #: For a promise below this no process is waited for.
 _NOTHING = 0.01
 #: Of these, and of what tracing leaves, what a forward graph may take whose backward is still to
@@ -129,7 +131,7 @@ class GraphSpending:
     def extra_s(self) -> float:
         """Seconds that the graph took so far beside what is Inductor's own."""
         passed = self.program.clock() - self.began
-        return max(0.0, passed - self.own_s - self.waited_s)
+        return max(0.0, passed - self.own_s - (1.0 - WAITED) * self.waited_s)
 
     @property
     def allowed_s(self) -> float:
