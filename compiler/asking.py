@@ -18,9 +18,8 @@ from fusewise.search.finishing import Offer
 from fusewise.search.gate import MARGIN
 
 #: Part of the time of a Triton kernel that other block sizes may take off, which no prediction
-#: sees; of one that takes so many launches' time; and what is left of it where a model read the
-#: kernel and expects less.
-_BY_BLOCKS, _BARE, _READ = 0.15, 4.0, 0.5
+#: sees; of one that takes so many launches' time.
+_BY_BLOCKS, _BARE = 0.15, 4.0
 #: Of what is to be saved by what would be taken without a contest, what no contest is promised: how
 #: much of it comes true, and whether something else saves as much, only one can tell. And the part
 #: of a graph's time that counts as promised in any case where more is.
@@ -81,12 +80,10 @@ def worth_timing(
     saved = {c.schedule: own_us - (c.predicted_us or own_us) for c in hopeful}
     sure = max((bounds[c.schedule].sure for c in hopeful), default=0.0)
     promised = [offer.gain_us / own_us for offer in offers(default, sure) if own_us]
-    by_rule = 0.0
-    if predictor.profile.kind == "cuda":
-        by_rule = _by_blocks(default, surveys[0], predictor, dict.fromkeys(predictor.savings, 0.0))
-        promised.append(_by_blocks(default, surveys[0], predictor, predictor.savings))
+    if predictor.profile.kind == "cuda" and not predictor.tunes:
+        promised.append(_by_blocks(default, surveys[0], predictor))
     most = max([sure, *promised])
-    promise = max(most - _TRUSTED * foreseen, by_rule, min(most, _CHECKED))
+    promise = max(most - _TRUSTED * foreseen, min(most, _CHECKED))
 
     def finish(candidate: Candidate) -> list[Candidate]:
         made = []
@@ -168,10 +165,8 @@ def _generated_share(default: Candidate, survey: Survey, predictor: Predictor) -
     )
 
 
-def _by_blocks(
-    default: Candidate, survey: Survey, predictor: Predictor, savings: Mapping[str, float]
-) -> float:
-    """Part of the predicted time that other block sizes may take off, given what each kernel saves.
+def _by_blocks(default: Candidate, survey: Survey, predictor: Predictor) -> float:
+    """Part of the predicted time that other block sizes may take off.
 
     Where little is expected of them, other plans and choices may gain by as much: what is promised
     here is time to try them, too.
@@ -180,9 +175,7 @@ def _by_blocks(
     saved_us = 0.0
     for signature, us in _generated(default, survey, predictor):
         by_rule = _BY_BLOCKS if us >= long_us else 0.0
-        if signature in savings:
-            by_rule *= _READ
-        saved_us += max(savings.get(signature, 0.0), by_rule) * us
+        saved_us += max(predictor.savings.get(signature, 0.0), by_rule) * us
     return saved_us / (default.predicted_us or 1.0)
 
 

@@ -62,6 +62,8 @@ _PRODUCTS_PROMISE = 0.2
 #: Times that it takes Inductor to build its own kernels up to which it pays to compile a candidate
 #: to the end while others' are built: one that wins half of the time.
 _HOPED_S = 1.2
+#: Seconds for which a measuring process that starts is waited for in any case.
+_MOMENT_S = 0.5
 #: A program that is generated in so many seconds is while compilers are at work on another one.
 _SOON_S = 2.0
 
@@ -260,10 +262,11 @@ class Contest:
         if process.graph_id != self.job.graph_id:
             return True
         starts = not process.answered
+        waits = not starts or self.purse.awaits_start
         starting_s = self.purse.starting_s if starts else 0.0
         try:
             with self.purse.waiting() if starts else nullcontext():
-                ready = process.ready(self.purse.left() + starting_s)
+                ready = process.ready(self.purse.left() + starting_s if waits else _MOMENT_S)
         except MeasureError:
             # The contest starts another one, or tells why it cannot.
             return True
@@ -276,7 +279,10 @@ class Contest:
                 # A copy of this process that hangs would be asked in vain for ever.
                 process.kill()
             reason = "the measuring process was not ready in the time there was"
-            self.report.fallback = f"not measured: {reason}"
+            if waits:
+                self.report.fallback = f"not measured: {reason}"
+            else:
+                reason = "the measuring process was still starting, and too little is promised"
             self.report.untried.append(reason)
         return ready
 

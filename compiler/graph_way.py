@@ -20,6 +20,7 @@ from fusewise.compiler.building import Building, compile_in_pool, start_building
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.deciding import Contest
+from fusewise.compiler.inductor.blocks_ahead import compiles_blocks
 from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
@@ -311,7 +312,8 @@ class GraphWay:
                 )
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
-        predictor = replace(predictor, savings=by_signature(own.savings, own.nodes, surveys[0]))
+        savings = by_signature(own.savings, own.nodes, surveys[0])
+        predictor = replace(predictor, savings=savings, tunes=ranked and compiles_blocks())
         if job is None:
             read = functools.partial(self._read, key, predictor) if early else None
             choose_predicted(report, surveys, predictor, read=read)

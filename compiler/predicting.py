@@ -77,7 +77,7 @@ def choose_predicted(
         default=None,
     )
     base = own = found[0]
-    tuning = _tuning(own, predictor)
+    tuning, known = _tuning(own, predictor), predictor
     if best is not None:
         savings = best.survey.savings
         if savings is None and read is not None and best.survey is not surveys[0]:
@@ -86,7 +86,7 @@ def choose_predicted(
         other = _tuning(best, knowing)
         # Its kernels may be the faster ones and leave less to be tuned, or more.
         if _saved_us(best, other) > _saved_us(own, tuning):
-            base, tuning = best, other
+            base, tuning, known = best, other, knowing
     finished = None
     if launches:
         finished = _in_common_launches(base, predictor, gains, total_us)
@@ -94,6 +94,8 @@ def choose_predicted(
         finished = _written_out(base, predictor, total_us)
     shared, saved_us = finished or (None, 0.0)
     untuned = shared or base.candidate
+    if predictor.tunes:
+        tuning = _tuning(base, known, unknown=True)
     tuned = None if tuning is None else _tuned(untuned, tuning, total_us)
     chosen = tuned or untuned
     others = [c for c in (untuned, base.candidate) if c not in (chosen, default)]
@@ -184,17 +186,18 @@ def _written_out(
     return candidate, offer.gain_us
 
 
-def _tuning(foreseen: _Foreseen, predictor: Predictor) -> Offer | None:
+def _tuning(foreseen: _Foreseen, predictor: Predictor, *, unknown: bool = False) -> Offer | None:
     """Block sizes of kernels of a candidate to tune; None where that is to save too little.
 
-    Each kernel is timed with few block sizes, the compiler's own among them, when it first runs: a
-    prediction that fails costs the time of trying.
+    Each kernel is timed with few block sizes, the compiler's own among them, where it runs: a
+    prediction that fails costs the time of trying. So does trying kernels that it knows nothing of.
     """
     plan = foreseen.candidate.schedule.plan
     assert plan is not None
-    if not predictor.savings or foreseen.survey.rules is not None:
+    if not (predictor.savings or unknown) or foreseen.survey.rules is not None:
         return None
-    return predictor.finishes(plan, foreseen.survey.problem).tuned_by_prediction(LEAST_SHARE)
+    finishes = predictor.finishes(plan, foreseen.survey.problem)
+    return finishes.tuned_by_prediction(LEAST_SHARE, unknown=unknown)
 
 
 def _saved_us(foreseen: _Foreseen, tuning: Offer | None) -> float:

@@ -18,15 +18,14 @@ SHARE, SHARE_OF_PROMISE, MOST_SHARE = 0.8, 5.0, 4.0
 #: Seconds that a program may take beside it in any case where so much of a graph's time is promised
 #: (less where less is), however small the program is.
 LEAST_S, PROMISE = {"cpu": 3.0, "cuda": 8.0}, 0.1
-#: Seconds that a program may wait where so much is promised (less where less is), beside all that
-#: for its measuring process and Inductor's pool to start, by kind of device. Beside an H200 they
-#: were there after five, and after eleven where Python keeps no byte code and no code of imported
-#: modules is kept yet.
+#: Seconds that a program may wait beside all that for its measuring process and Inductor's pool to
+#: start, by kind of device. Beside an H200 they were there after five, and after eleven where
+#: Python keeps no byte code and no code of imported modules is kept yet.
 START_S = {"cpu": 0.0, "cuda": 12.0}
 #: Part of that waiting which is taken off what may be spent: who waited long is not to go on long.
 WAITED = 0.5
-#: For a promise below this no process is waited for.
-_NOTHING = 0.01
+#: Up to what promise no process is waited for, and from which on it is for all of that time.
+NOT_AWAITED, AWAITED = 0.05, 0.15
 #: Of these, and of what tracing leaves, what a forward graph may take whose backward is still to
 #: come, and mostly runs longer.
 FORWARD_PART = 0.4
@@ -110,10 +109,18 @@ class GraphSpending:
     @property
     def starting_s(self) -> float:
         """Seconds for which a measuring process that starts may be waited for."""
-        if self.promise < _NOTHING:
-            return 0.0
-        most_s = START_S[self.kind] * min(1.0, self.promise / PROMISE)
+        part = (self.promise - NOT_AWAITED) / (AWAITED - NOT_AWAITED)
+        most_s = START_S[self.kind] * min(1.0, max(0.0, part))
         return max(0.0, most_s - self.program.waited_s)
+
+    @property
+    def awaits_start(self) -> bool:
+        """Whether a measuring process that starts is waited for longer than a moment.
+
+        A GPU's is a new one, which may take as long to start as a small program to compile; a CPU's
+        is a copy of the program's.
+        """
+        return self.kind == "cpu" or self.starting_s > 0.0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -192,15 +192,15 @@ def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, .
     """By the path of a kernel's source, what waits for block sizes that it may be tuned to.
 
     That is the pool for those that were asked for, and for others that it starts at all. Nothing
-    comes for kernels that were tuned before.
+    comes for kernels that have no others.
 
     Args:
         source: the program.
     """
+    if _STEPS not in source or not compiles_blocks():
+        return {}
     coming: dict[str, Callable[[], tuple[BlockSizes, ...]]] = {}
     coming |= {path: asked.compiled for path, asked in _asked_for(source)}
-    if _STEPS not in source or not _has_pool():
-        return coming
     new = {path: (name, code) for name, path, code in _tuned(source) if path not in _asked}
     most = _sizes(len(new))
     found = {path: worth_trying(path, name, code, most) for path, (name, code) in new.items()}
@@ -217,8 +217,8 @@ def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, .
     return coming
 
 
-def _has_pool() -> bool:
-    """Whether Inductor has a pool, or one that starts."""
+def compiles_blocks() -> bool:
+    """Whether Inductor has a pool that can compile block sizes, or one that starts."""
     return AsyncCompile.use_process_pool() or AsyncCompile._ready_future is not None
 
 

@@ -95,6 +95,8 @@ def worth_trying(path: str, name: str, code: str, most: int) -> list[BlockSizes]
 def expected_saving(name: str, code: str) -> float | None:
     """Part of a kernel's time that other block sizes are expected to save; None if not known.
 
+    Of a kernel that cannot have others it is known.
+
     Args:
         name: of the kernel.
         code: its source.
@@ -103,7 +105,9 @@ def expected_saving(name: str, code: str) -> float | None:
         return None
     try:
         kernel = kernel_of(name, code)
-        ranking = _ranking(kernel, code, name) if can_be_tried(kernel) else None
+        if not can_be_tried(kernel):
+            return 0.0
+        ranking = _ranking(kernel, code, name)
     except Exception:
         log.debug("no block sizes for %s", name, exc_info=True)
         return None

@@ -16,7 +16,7 @@ from fusewise.compiler import graph_way
 from fusewise.compiler.looking import survey_all
 from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.predicting import choose_predicted
-from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.reports import GraphReport, RulesReport
 from fusewise.compiler.survey import Predictor, Survey
 from fusewise.costmodel.device import DeviceProfile, device_profile
 from fusewise.costmodel.gains import LEAST_SHARE, USUAL, Demand, Gains, gains_of
@@ -242,6 +242,29 @@ def test_a_setting_is_taken_where_it_plainly_gains(h200: Any) -> None:
     report = chosen(same, predictor, launches=False)
     assert report.chosen == report.default
     assert any("too little" in c.reason for c in report.candidates[1:])
+
+
+def test_kernels_that_nothing_is_known_of_are_tuned_where_a_pool_compiles_for_it(
+    h200: Any,
+) -> None:
+    problem, plan = of_family(h200, "generated/group_norm")
+    predictor = predictor_of(h200)
+    survey = seen(predictor, problem, plan)
+    assert tunings(chosen([survey], predictor, launches=False).chosen.schedule.codegen) == {}
+    able = replace(predictor, tunes=True)
+    found = chosen([survey], able, launches=False).chosen
+    assert found is not None and found.origin == "blocks"
+    heavy = tunings(found.schedule.codegen)
+    assert heavy and set(heavy.values()) == {"descent"}
+    # What is known to save nothing is left as it is.
+    costs = able.plans(problem).breakdown(plan)
+    loops = [group.names for group in costs if is_loop(problem, group.names)]
+    known = replace(able, savings={group_signature(problem, names): 0.0 for names in loops})
+    kept = chosen([survey], known, launches=False)
+    assert kept.chosen == kept.default
+    # Rules say what is to be done.
+    ruled = replace(survey, rules=RulesReport())
+    assert chosen([ruled], able, launches=False).chosen.origin == "default"
 
 
 def test_a_setting_is_held_to_what_tuning_without_it_saves(h200: Any) -> None:

@@ -13,9 +13,11 @@ import fusewise
 from fusewise.compiler import spending
 from fusewise.compiler.inductor import cpp_batch
 from fusewise.compiler.spending import (
+    AWAITED,
     FORWARD_PART,
     LEAST_S,
     MOST_SHARE,
+    NOT_AWAITED,
     PROMISE,
     SHARE,
     START_S,
@@ -137,21 +139,34 @@ def test_a_forward_graph_leaves_some_of_the_least_to_its_backward() -> None:
     assert backward.left() == pytest.approx((1 - FORWARD_PART) * LEAST_S["cuda"])
 
 
+def test_a_process_is_waited_for_where_enough_is_promised() -> None:
+    purse = Spending(clock=Clock()).graph()
+    # A copy of this process is there at once.
+    assert purse.awaits_start
+    purse.kind = "cuda"
+    waits = []
+    for promise in (0.0, NOT_AWAITED, (NOT_AWAITED + AWAITED) / 2, AWAITED, 1.0):
+        purse.promise = promise
+        waits.append(purse.starting_s / START_S["cuda"])
+        assert purse.awaits_start == (promise > NOT_AWAITED)
+    assert waits == pytest.approx([0.0, 0.0, 0.5, 1.0, 1.0])
+
+
 def test_waiting_for_a_process_to_start_is_spent_once_and_half_of_it_beside_the_rest() -> None:
     clock = Clock()
     program = Spending(clock=clock)
     forward = program.graph()
     forward.kind, forward.forward = "cuda", True
     assert forward.starting_s == 0.0
-    forward.promise = PROMISE
-    assert forward.starting_s == START_S["cuda"]
+    forward.promise = AWAITED
+    assert forward.starting_s == pytest.approx(START_S["cuda"])
     before = forward.left()
     with forward.waiting():
         clock.now += 5.0
     assert 0.0 < forward.left() == pytest.approx(before - WAITED * 5.0)
     assert "5.0 s waited" in forward.end()
     backward = program.graph()
-    backward.kind, backward.promise = "cuda", PROMISE
+    backward.kind, backward.promise = "cuda", AWAITED
     assert backward.starting_s == pytest.approx(START_S["cuda"] - 5.0)
     left = backward.left()
     with backward.waiting():
