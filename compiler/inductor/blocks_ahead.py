@@ -49,7 +49,7 @@ _STEPS_S, _SEVERAL_S = 3.0, 0.2
 #: Seconds after which no process begins with another.
 _COMPILING_S: Final = 6.0
 #: Seconds for which a pool that starts is waited for.
-_STARTING_S: Final = 20.0
+_STARTING_S: Final = 10.0
 #: Kernels that are remembered to have been asked for.
 _REMEMBERED: Final = 256
 
@@ -209,9 +209,11 @@ def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, .
     environment = cache_places()
 
     def ask(path: str) -> tuple[BlockSizes, ...]:
-        if path not in _asked and await_pool(_STARTING_S):
-            _submit(names, lists, environment)
-        return _asked[path].compiled() if path in _asked else ()
+        if path not in _asked:
+            # A pool that does not start is waited for once.
+            there = await_pool(_STARTING_S)
+            _submit(names, lists if there else dict.fromkeys(lists, ()), environment)
+        return _asked[path].compiled()
 
     coming |= {path: functools.partial(ask, path) for path in lists}
     return coming

@@ -182,6 +182,18 @@ def test_block_sizes_come_once_the_pool_has_started(
 
 
 @pytest.mark.usefixtures("pool")
+def test_a_pool_that_does_not_start_is_waited_for_once(
+    no_device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(blocks_ahead.AsyncCompile, "use_process_pool", lambda: False)
+    monkeypatch.setattr(blocks_ahead, "await_pool", waited.append)
+    coming = blocks_ahead.blocks_to_come(program(pointwise(), persistent()))
+    assert [sizes() for sizes in coming.values()] == [(), ()]
+    assert len(waited) == 1
+
+
+@pytest.mark.usefixtures("pool")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_what_is_not_compiled_in_time_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_ahead, "_COMPILING_S", -1.0)
