@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
@@ -305,13 +305,20 @@ class Contest:
 
     @cached_property
     def _foreseeing(self) -> tuple[GraphReport, float]:
-        """What mode predict would report, and the part of the graph's time that it is to save."""
+        """What is predicted to be taken, and the part of the graph's time that it is to save.
+
+        With the kernels tuned that are expected to gain by it: in a contest all of that is waited
+        for.
+        """
+        return self._predicted(replace(self.predictor, tunes=False))
+
+    def _predicted(self, predictor: Predictor) -> tuple[GraphReport, float]:
         told = GraphReport(self.report.kind, self.report.mode)
-        return told, choose_predicted(told, self.surveys, self.predictor)
+        return told, choose_predicted(told, self.surveys, predictor)
 
     @property
     def _foreseen(self) -> Candidate:
-        """What mode predict would take."""
+        """What is predicted to be taken."""
         chosen = self._foreseeing[0].chosen
         assert chosen is not None
         return chosen
@@ -325,10 +332,12 @@ class Contest:
         assert report.chosen is not None
         if self.purse.given or report.chosen.schedule != default.schedule:
             return
-        known = {default.schedule, *(candidate.schedule for candidate in seen)}
-        if self._foreseen.schedule in known:
+        if self._foreseen.schedule in [candidate.schedule for candidate in seen]:
             return
-        foreseen, _ = self._foreseeing
+        foreseen, _ = self._predicted(self.predictor)
+        assert foreseen.chosen is not None
+        if foreseen.chosen.schedule == default.schedule:
+            return
         before = {c.schedule: c for c in report.candidates}
         found = {c.schedule: c for c in foreseen.candidates}
         # What was timed is told as it was timed.

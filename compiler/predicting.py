@@ -95,7 +95,7 @@ def choose_predicted(
     shared, saved_us = finished or (None, 0.0)
     untuned = shared or base.candidate
     if predictor.tunes:
-        tuning = _tuning(base, known, unknown=True)
+        tuning = _tuning(base, known, heavy=True)
     tuned = None if tuning is None else _tuned(untuned, tuning, total_us)
     chosen = tuned or untuned
     others = [c for c in (untuned, base.candidate) if c not in (chosen, default)]
@@ -186,18 +186,19 @@ def _written_out(
     return candidate, offer.gain_us
 
 
-def _tuning(foreseen: _Foreseen, predictor: Predictor, *, unknown: bool = False) -> Offer | None:
+def _tuning(foreseen: _Foreseen, predictor: Predictor, *, heavy: bool = False) -> Offer | None:
     """Block sizes of kernels of a candidate to tune; None where that is to save too little.
 
     Each kernel is timed with few block sizes, the compiler's own among them, where it runs: a
-    prediction that fails costs the time of trying. So does trying kernels that it knows nothing of.
+    prediction that fails costs the time of trying. So does trying what is ``heavy``, of which
+    little is predicted.
     """
     plan = foreseen.candidate.schedule.plan
     assert plan is not None
-    if not (predictor.savings or unknown) or foreseen.survey.rules is not None:
+    if not predictor.savings or foreseen.survey.rules is not None:
         return None
     finishes = predictor.finishes(plan, foreseen.survey.problem)
-    return finishes.tuned_by_prediction(LEAST_SHARE, unknown=unknown)
+    return finishes.tuned_by_prediction(LEAST_SHARE, heavy=heavy)
 
 
 def _saved_us(foreseen: _Foreseen, tuning: Offer | None) -> float:

@@ -234,28 +234,34 @@ class Finishes:
             f"{len(worth)} different kernels that take {share:.0%} of the time are tuned",
         )
 
-    def tuned_by_prediction(self, least_share: float, *, unknown: bool = False) -> Offer | None:
+    def tuned_by_prediction(self, least_share: float, *, heavy: bool = False) -> Offer | None:
         """Block sizes of kernels that are known to gain; None where that is less than a share.
 
         Args:
             least_share: part of the plan's time that has to be gained together.
-            unknown: whether those that take much of the time count, too, of which nothing is known.
+            heavy: whether those that take much of the time count, too, of which that is not
+                expected: predictions of it are often wrong.
         """
         worth = [
             kernels
             for kernels in self._alike()
-            if self._is_worth_tuning(kernels)
-            and (kernels[0].saving is not None or (unknown and self._is_long(kernels[0])))
+            if kernels[0].saving is not None
+            and (self._is_worth_tuning(kernels) or (heavy and self._is_heavy(kernels)))
         ]
-        worth = sorted(worth, key=lambda ks: -sum(k.hoped_us for k in ks))[:_MOST_TUNED]
-        gain = sum(k.hoped_us for kernels in worth for k in kernels)
-        if sum(k.possible_us for kernels in worth for k in kernels) < least_share * self.total_us:
+        worth = sorted(worth, key=lambda ks: -sum(k.gain_us for k in ks))[:_MOST_TUNED]
+        tuned = [k for kernels in worth for k in kernels]
+        gain = sum(k.gain_us for k in tuned)
+        possible = max(gain, MOST_GAIN * sum(k.us for k in tuned)) if heavy else gain
+        if possible < least_share * self.total_us:
             return None
         choices = [blocks_choice(k.names[0], "descent") for kernels in worth for k in kernels]
         return Offer(tuple(sorted(choices)), gain, f"{len(worth)} different kernels are tuned")
 
     def _is_long(self, kernel: PlannedKernel) -> bool:
         return kernel.us > _BARE * self._launch_us
+
+    def _is_heavy(self, kernels: Sequence[PlannedKernel]) -> bool:
+        return self._is_long(kernels[0]) and sum(k.us for k in kernels) > _HEAVY * self.total_us
 
     def _is_worth_tuning(self, kernels: Sequence[PlannedKernel]) -> bool:
         gains = sum(k.gain_us for k in kernels) > _LEAST_SHARE * self.total_us / 2

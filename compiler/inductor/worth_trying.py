@@ -93,9 +93,9 @@ def worth_trying(path: str, name: str, code: str, most: int) -> list[BlockSizes]
 
 
 def expected_saving(name: str, code: str) -> float | None:
-    """Part of a kernel's time that other block sizes are expected to save; None if not known.
+    """Part of a kernel's time that other block sizes are expected to save.
 
-    Of a kernel that cannot have others it is known.
+    None if that is not known, or it cannot have others.
 
     Args:
         name: of the kernel.
@@ -105,9 +105,7 @@ def expected_saving(name: str, code: str) -> float | None:
         return None
     try:
         kernel = kernel_of(name, code)
-        if not can_be_tried(kernel):
-            return 0.0
-        ranking = _ranking(kernel, code, name)
+        ranking = _ranking(kernel, code, name) if can_be_tried(kernel) else None
     except Exception:
         log.debug("no block sizes for %s", name, exc_info=True)
         return None
