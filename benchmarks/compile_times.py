@@ -68,7 +68,7 @@ TURNS = (
 def first_steps(
     case: Case, order: Mapping[str, Any], home: Path, turns: Sequence[Turn] = TURNS
 ) -> dict[str, dict[str, Any]]:
-    """Each turn once, by name: ``seconds``, ``processor_s``, ``graphs``; or ``failure``."""
+    """Each turn once, by name: ``seconds`` and more of ``one_compile``; or ``failure``."""
     told: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="fusewise-compile-") as scratch:
         for turn in turns:
@@ -159,7 +159,8 @@ def phases(rounds: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
 
 
 def _show(results: Sequence[dict[str, Any]], clock: str, title: str) -> None:
-    against = {turn.name: turn.against for turn in TURNS}
+    taken = {name for result in results for told in result["rounds"] for name in told}
+    against = {turn.name: turn.against for turn in TURNS if turn.name in taken}
     titles = [n if against[n] == n or n == "inductor again" else f"{n}, ×" for n in against]
     table = Table("workload", *titles, title=title)
     by_name: dict[str, list[float]] = {}
@@ -188,6 +189,8 @@ def _show_phases(results: Sequence[dict[str, Any]]) -> None:
     for result in results:
         for name in ("predict", "measure", "known"):
             found = phases(result["rounds"], name)
+            if not found:
+                continue
             told = ", ".join(f"{phase} {s:.2f}" for phase, s in found.items() if s >= _SHOWN_S)
             table.add_row(result["name"], name, told)
     console = Console()
@@ -257,6 +260,7 @@ def main(
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
     _show(results, "seconds", "first step")
+    _show(results, "two_steps_s", "first two steps")
     _show(results, "processor_s", "first step, processor time of all processes")
     _show_phases(results)
 

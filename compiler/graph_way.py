@@ -10,13 +10,12 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from fusewise.compiler.block_savings import by_signature, kernel_savings, read_survey
-from fusewise.compiler.building import Building, compile_in_pool, start_building
+from fusewise.compiler.block_savings import by_signature, read_survey
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.deciding import Contest
@@ -24,14 +23,14 @@ from fusewise.compiler.inductor.blocks_ahead import compiles_blocks
 from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
-from fusewise.compiler.inductor.interceptors import Applier, Program
-from fusewise.compiler.inductor.kernel_nodes import noting_kernels
+from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.inductor.worth_trying import ranked_by
 from fusewise.compiler.looking import LOOKS_PREDICTED, looks_begun, survey_all
 from fusewise.compiler.measuring.cuda_clock import waking
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import recall, recall_at_once, remember
 from fusewise.compiler.notices import warn_once
+from fusewise.compiler.own_program import OwnProgram, begin_own, compile_written
 from fusewise.compiler.partial import partial_plan
 from fusewise.compiler.plan_files import mismatch, nearest, planned_for
 from fusewise.compiler.predicting import choose_predicted
@@ -58,8 +57,6 @@ log = logging.getLogger(__name__)
 #: Choices that a graph is looked at under beside Inductor's own, by mode: a look takes about a
 #: tenth of the time that Inductor's own compile does.
 _LOOKS = {"given": 6, "measure": 4, "predict": LOOKS_PREDICTED, "replay": 0}
-#: A compiler of kernels is waited for no longer than this.
-_MOST_BUILDING_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -71,17 +68,6 @@ class _Decided:
     conditions: dict[str, float]
     #: What was compiled before it was chosen, or was not.
     ahead: Ahead | None = None
-
-
-@dataclass(frozen=True)
-class _Own:
-    """Inductor's own program on its way; nothing of it where it is generated later."""
-
-    program: Program | None = None
-    building: Building | None = None
-    #: What other block sizes are expected to save of its kernels, and their nodes, by name.
-    savings: Mapping[str, float] = field(default_factory=dict)
-    nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 class GraphWay:
@@ -294,10 +280,10 @@ class GraphWay:
         early = ranked and lowered is None
         looks = looks_begun(graph, predictor, budget_s=looking_s(), **asked)
         with looks if early else nullcontext() as begun:
-            own = _Own()
+            own = OwnProgram()
             if lowered is None and (job is not None or ranked):
                 # Compilers are at work while the graph is looked at.
-                own = self._begin_own(ranked=ranked, measured=job is not None)
+                own = begin_own(graph, report, purse, ranked=ranked, measured=job is not None)
             # Where there can be no store nothing is decided: it would not be remembered.
             session.store  # noqa: B018
             with report.phase("search"):
@@ -317,7 +303,7 @@ class GraphWay:
         if job is None:
             read = functools.partial(self._read, key, predictor) if early else None
             choose_predicted(report, surveys, predictor, read=read)
-            self._compile_written(surveys)
+            compile_written(report, surveys, purse.kind)
             return _Decided(surveys, {})
         program = own.program
         if program is None:
@@ -331,41 +317,6 @@ class GraphWay:
         conditions = contest.run()
         report.cost = purse.end()
         return _Decided(surveys, conditions, contest.ahead)
-
-    def _begin_own(self, *, ranked: bool, measured: bool) -> _Own:
-        """Generate Inductor's own program and have its kernels compiled.
-
-        Args:
-            ranked: whether its kernels are read by the model of block sizes.
-            measured: whether they are waited for here, by a contest.
-        """
-        report, kind = self._report, self._purse.kind
-        nodes: Mapping[str, frozenset[str]] = {}
-        savings: Mapping[str, float] = {}
-        building: Building | None = None
-        start = time.perf_counter()
-        with report.phase("generate"), noting_kernels() if ranked else nullcontext(nodes) as nodes:
-            program = self._graph.own_program()
-        self._purse.own(time.perf_counter() - start, again=True)
-        if measured:
-            building = start_building(program, kind, _MOST_BUILDING_S)
-        else:
-            compile_in_pool(program, kind)
-        if ranked:
-            # Block sizes that it has compiled are behind the program's own in the pool.
-            with report.phase("block sizes"):
-                savings = kernel_savings(program)
-        return _Own(program, building, savings, nodes)
-
-    def _compile_written(self, surveys: Sequence[Survey]) -> None:
-        """Have kernels of what was chosen compiled while its code is generated once more here."""
-        assert self._report.chosen is not None
-        schedule = self._report.chosen.schedule
-        for found in surveys:
-            lowerings = [candidate.schedule.lowering for candidate in found.candidates]
-            same = schedule.plan == found.default_plan and schedule.lowering in lowerings
-            if same and found.program is not None:
-                compile_in_pool(found.program, self._purse.kind)
 
     def _read(self, key: GraphKey, predictor: Predictor, other: Survey) -> Mapping[str, float]:
         """What other block sizes are expected to save of kernels under the choices of a survey."""

@@ -254,8 +254,10 @@ class Finishes:
         possible = max(gain, MOST_GAIN * sum(k.us for k in tuned)) if heavy else gain
         if possible < least_share * self.total_us:
             return None
-        choices = [blocks_choice(k.names[0], "descent") for kernels in worth for k in kernels]
-        return Offer(tuple(sorted(choices)), gain, f"{len(worth)} different kernels are tuned")
+        choices = [blocks_choice(k.names[0], "descent") for k in tuned]
+        share = sum(k.us for k in tuned) / self.total_us
+        reason = f"{len(worth)} different kernels that take {share:.0%} of the time are tuned"
+        return Offer(tuple(sorted(choices)), gain, reason)
 
     def _is_long(self, kernel: PlannedKernel) -> bool:
         return kernel.us > _BARE * self._launch_us
