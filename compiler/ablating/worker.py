@@ -21,7 +21,8 @@ from fusewise.compiler.measuring.device import conditions, release
 from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob, ProgramResult
 from fusewise.compiler.measuring.peak import peak_bytes
 from fusewise.compiler.measuring.prepared import Loaded, Prepared, judge, resolution
-from fusewise.compiler.measuring.worker import Worker, serve
+from fusewise.compiler.measuring.serving import serve
+from fusewise.compiler.measuring.worker import Worker
 from fusewise.search.interleave import interleave
 
 #: Seconds to wait for a device that others time on.

@@ -6,10 +6,10 @@ There it is started by whatever thread compiles, which may end before its proces
 from __future__ import annotations
 
 from fusewise.compiler.collecting.child import die_with_parent
-from fusewise.compiler.measuring import worker
+from fusewise.compiler.measuring import serving
 
 
 def main(descriptor: int) -> int:
     """Serve whoever is at the other end of a socket; exit status of the process."""
     die_with_parent()
-    return worker.main(descriptor)
+    return serving.main(descriptor)

@@ -49,7 +49,7 @@ class MeasuringProcess:
         self,
         device: str,
         environment: Mapping[str, str] | None = None,
-        module: str = "fusewise.compiler.measuring.worker",
+        module: str = "fusewise.compiler.measuring.serving",
         *,
         copied: bool = False,
     ) -> None:

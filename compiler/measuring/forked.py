@@ -90,7 +90,7 @@ def copy_to_measure(descriptor: int) -> Copy:
         OSError: the process cannot be copied.
     """
     # What takes long to import is there before, once for all copies.
-    from fusewise.compiler.measuring.worker import serve
+    from fusewise.compiler.measuring.serving import serve
 
     _let_threads_go()
     with warnings.catch_warnings():

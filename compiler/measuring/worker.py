@@ -1,19 +1,14 @@
-"""The measuring process: makes inputs, checks outputs, times candidates in interleaved rounds.
+"""What a measuring process does: makes inputs, checks outputs, times candidates in rounds.
 
-Started by :mod:`fusewise.compiler.measuring.client`, with the file descriptor of a socket to its
-parent. A crash in here, however hard, costs the parent one measurement.
+Which of it, and when, its parent asks for: see :mod:`fusewise.compiler.measuring.serving`.
 """
 
 from __future__ import annotations
 
-import gc
-import io
 import logging
-import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -24,7 +19,6 @@ from fusewise.compiler.inductor.configurations import offer_blocks, tune_warm
 from fusewise.compiler.inductor.program import (
     Call,
     forget_kernels,
-    get_ready,
     load_module,
     load_program,
 )
@@ -34,7 +28,6 @@ from fusewise.compiler.measuring.block_timing import BlockSizesOf, LoadedBlocks
 from fusewise.compiler.measuring.device import (
     conditions,
     device_lock,
-    is_lost,
     release,
     synchronize,
 )
@@ -72,8 +65,6 @@ from fusewise.search.interleave import interleave
 
 log = logging.getLogger(__name__)
 
-#: Seconds without a request after which the process ends.
-_IDLE_S = 600.0
 #: Values of a forward graph that are kept for its backward, at most.
 _MOST_KEPT_BYTES = 2 << 30
 #: Elements that torch does not leave to one thread.
@@ -82,8 +73,6 @@ _WORK_FOR_ALL = 1 << 20
 _AGAIN_SHARE = 0.5
 #: Part of it that may go into judging results of few elements more closely.
 _DRAWING_SHARE = 0.25
-#: Exit status of a process whose device can do nothing any more.
-_LOST = 3
 #: Seconds to wait for a device that others time on, and seconds between two looks.
 _WAIT_S, _LEAST_WAIT_S, _POLL_S = 600.0, 30.0, 0.002
 
@@ -358,48 +347,3 @@ def _timed(
     times = rounds(on_cpu, sound, budget.seconds)
     again_s = _AGAIN_SHARE * budget.seconds
     return under_both(on_cpu, times, sound, lambda some: rounds(some, [True] * len(some), again_s))
-
-
-def serve(connection: Connection, worker: Worker | None = None) -> int:
-    """Answer requests until the parent closes its end, or has asked nothing for long.
-
-    An idle process would keep a device context; the parent starts another when it needs one. An
-    answer says whether the request succeeded, what came of it, whether this was the last one, and
-    how long the device was this process's alone.
-
-    Returns:
-        Exit status of the process.
-    """
-    worker = worker or Worker()
-    # The parent still lowers the graph.
-    get_ready()
-    # What is loaded by now stays; collecting garbage need not go over it each time.
-    gc.freeze()
-    gc.enable()
-    while connection.poll(_IDLE_S):
-        try:
-            name, arguments = pickle.loads(connection.recv_bytes())
-        except (EOFError, ConnectionResetError):
-            # The parent ended, maybe without reading the last answer.
-            return 0
-        lost = False
-        try:
-            answer: tuple[bool, Any] = (True, getattr(worker, name)(*arguments))
-        except Exception as error:
-            log.debug("request %s failed", name, exc_info=True)
-            lost = is_lost(worker.device)
-            told = "; its process ends" if lost else ""
-            answer = (False, f"{type(error).__name__}: {error}{told}")
-        buffer = io.BytesIO()
-        pickle.dump((*answer, lost, worker.held_s), buffer)
-        worker.held_s = 0.0
-        connection.send_bytes(buffer.getvalue())
-        if lost:
-            return _LOST
-    return 0
-
-
-def main(descriptor: int) -> int:
-    """Serve whoever is at the other end of a socket; exit status of the process."""
-    trust_probes()
-    return serve(Connection(descriptor))

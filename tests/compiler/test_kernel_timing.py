@@ -21,14 +21,15 @@ from fusewise.compiler.inductor.effects import cpp_effects, triton_effects
 from fusewise.compiler.inductor.launches import generate_with_launches
 from fusewise.compiler.inductor.program import load_module, precompile
 from fusewise.compiler.measuring import quiet as quiet_module
-from fusewise.compiler.measuring import worker as worker_module
+from fusewise.compiler.measuring import serving
 from fusewise.compiler.measuring.client import MeasuringProcess
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
 from fusewise.compiler.measuring.quiet import Quiet, pinned
 from fusewise.compiler.measuring.sampling import is_settled, take_samples, together
-from fusewise.compiler.measuring.worker import Worker, serve
+from fusewise.compiler.measuring.serving import serve
+from fusewise.compiler.measuring.worker import Worker
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Schedule
@@ -134,7 +135,7 @@ def test_call_that_cannot_be_repeated_is_left_out(live: Any) -> None:
 
 
 def test_process_whose_device_is_lost_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "is_lost", lambda _: True)
+    monkeypatch.setattr(serving, "is_lost", lambda _: True)
     ours, theirs = socket.socketpair()
     near, far = Connection(ours.detach()), Connection(theirs.detach())
     statuses: list[int] = []
@@ -145,6 +146,42 @@ def test_process_whose_device_is_lost_ends_and_says_so(monkeypatch: pytest.Monke
     thread.join(10)
     assert (succeeded, last, statuses) == (False, True, [3])
     assert answer == "RuntimeError: no graph was prepared; its process ends"
+
+
+class Noting(Worker):
+    """Notes which graphs were prepared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[str] = []
+
+    def prepare(self, job: Any) -> None:
+        self.prepared.append(job)
+
+
+def test_a_graph_that_is_let_go_before_it_was_prepared_never_is() -> None:
+    ours, theirs = socket.socketpair()
+    near, far = Connection(ours.detach()), Connection(theirs.detach())
+    asked: list[tuple[str, tuple[Any, ...]]] = [
+        ("prepare", ("unwanted",)),
+        ("let_go", ()),
+        ("prepare", ("wanted",)),
+        ("slowness", (1,)),
+        ("let_go", ()),
+        ("prepare", ("last",)),
+    ]
+    for request in asked:
+        near.send_bytes(pickle.dumps(request))
+    noting = Noting()
+    thread = threading.Thread(target=lambda: serve(far, noting))
+    thread.start()
+    for _ in asked:
+        succeeded, *_ = pickle.loads(near.recv_bytes())
+        assert succeeded
+    near.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert noting.prepared == ["wanted", "last"]
 
 
 @pytest.mark.gpu
