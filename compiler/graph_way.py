@@ -28,7 +28,7 @@ from fusewise.compiler.inductor.worth_trying import ranked_by
 from fusewise.compiler.looking import LOOKS_PREDICTED, looks_begun, survey_all
 from fusewise.compiler.measuring.cuda_clock import waking
 from fusewise.compiler.measuring.job import GraphJob
-from fusewise.compiler.memory import recall, recall_at_once, remember
+from fusewise.compiler.memory import Remembered, recall, recall_at_once, remember
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.own_program import OwnProgram, begin_own, compile_written
 from fusewise.compiler.partial import partial_plan
@@ -136,7 +136,7 @@ class GraphWay:
             remembered = recall_at_once(session.options.store, *asked)
             if remembered is None and not session.fresh:
                 remembered = recall(session.store, *asked)
-        if remembered is None:
+        if remembered is None or self._is_to_be_measured(remembered):
             return None
         try:
             self._check_rules(remembered.chosen)
@@ -150,6 +150,12 @@ class GraphWay:
         if self._graph.kind == "forward":
             session.forward_key = key.key
         return self._compile(remembered.chosen)
+
+    def _is_to_be_measured(self, remembered: Remembered) -> bool:
+        """Whether the user gives time to measure what there was none for when it was decided."""
+        options = self._session.options
+        given = options.mode == "measure" and bool(options.budget_s)
+        return given and all(c.status != "measured" for c in remembered.candidates)
 
     def _check_rules(self, chosen: Candidate) -> None:
         """See that what was chosen before keeps the rules.

@@ -112,6 +112,23 @@ def foreseen(compiled: Compile, live: Any) -> Candidate:
     return chosen
 
 
+def test_seconds_of_the_user_are_for_what_there_was_no_time_to_measure(
+    compiled: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def source(**options: Any) -> str:
+        torch._dynamo.reset()
+        live.difference([compiled(several, "measure", **options)(*SEVERAL)], [several(*SEVERAL)])
+        return fusewise.reports()[-1].source
+
+    with monkeypatch.context() as hurried:
+        hurried.setattr(spending, "MOST_SHARE", 0.0)
+        hurried.setattr(spending, "LEAST_S", {"cpu": 0.0})
+        assert source() == "predicted"
+    assert source() == "store"
+    assert source(budget_s=60) == "measured"
+    assert source(budget_s=60) == "store"
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time for a contest, however long the machine takes."""
