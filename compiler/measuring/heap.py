@@ -5,7 +5,8 @@ measures has freed so much that everything stays; one that runs a single graph g
 back with each call, and takes a page fault for each 4 KiB when a tensor is made anew, which may
 cost more than what is computed on it. A schedule that stores values instead of computing them again
 can thus win in the one and lose in the other, and one that needs fewer gain nothing in the one and
-a tenth in the other. Works on glibc alone; times nothing itself.
+a tenth in the other. A copy of the process that compiles knows how that stands. Works on glibc
+alone; times nothing itself.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MOST_TRIM, _MOST_MMAP = 2**31 - 1, 32 << 20
 #: What a process keeps that has freed nothing yet.
 _INITIAL = 128 << 10
+#: Bytes from which on the process that this one is a copy of took tensors from elsewhere than the
+#: heap, when it was copied: the heap keeps twice as much.
+_noted = 0
 #: Ratio to the default's time below which a program is no slower.
 _NO_SLOWER = 1.003
 #: Microseconds of a page fault at the least, and the part of a program's time that they matter
@@ -91,7 +95,7 @@ def _goes_back(runs: Sequence[CpuRun]) -> bool:
     The C library keeps twice as much as the largest tensor that it ever had to free.
     """
     each = [allocated(run.once) for run in runs]
-    return any(one.most > 2 * max(_INITIAL, *(e.largest for e in each)) for one in each)
+    return any(one.most > 2 * max(_INITIAL, _noted, *(e.largest for e in each)) for one in each)
 
 
 @contextmanager
@@ -112,6 +116,46 @@ def keep_freed() -> None:
     if library is not None:
         library.mallopt(_M_MMAP_THRESHOLD, _MOST_MMAP)
         library.mallopt(_M_TRIM_THRESHOLD, _MOST_TRIM)
+
+
+def note_threshold() -> None:
+    """Note what this process's heap keeps by now. For copies, before anything is done in them."""
+    global _noted  # noqa: PLW0603
+    library = _glibc()
+    if library is not None and hasattr(library, "mallinfo2"):
+        _noted = _mmap_threshold(library)
+
+
+def _mmap_threshold(library: ctypes.CDLL) -> int:
+    """Power of two below the size from which on memory is not taken from the heap.
+
+    What is free in the heap by now counts as kept, as it is.
+    """
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    library.free.restype, library.free.argtypes = None, (ctypes.c_void_p,)
+    library.mallinfo2.restype = _MallInfo
+    size = _INITIAL
+    while size < _MOST_MMAP:
+        before = library.mallinfo2().hblks
+        block = library.malloc(size)
+        apart = library.mallinfo2().hblks > before
+        library.free(block)
+        if apart:
+            return size // 2
+        size *= 2
+    return _MOST_MMAP
+
+
+class _MallInfo(ctypes.Structure):
+    """What glibc's ``mallinfo2`` tells; ``hblks`` are regions outside of the heap."""
+
+    _fields_ = (
+        ("arena", ctypes.c_size_t),
+        ("ordblks", ctypes.c_size_t),
+        ("smblks", ctypes.c_size_t),
+        ("hblks", ctypes.c_size_t),
+        ("others", ctypes.c_size_t * 6),
+    )
 
 
 def _give_back() -> None:

@@ -32,7 +32,7 @@ from fusewise.compiler.measuring.device import (
     synchronize,
 )
 from fusewise.compiler.measuring.draws import judge_few
-from fusewise.compiler.measuring.heap import keep_freed, under_both
+from fusewise.compiler.measuring.heap import keep_freed, note_threshold, under_both
 from fusewise.compiler.measuring.inputs import build
 from fusewise.compiler.measuring.job import (
     Budget,
@@ -91,6 +91,7 @@ class Worker:
 
     def wake(self, threads: int) -> None:
         """Have several threads do something, in a process that was not started for this."""
+        note_threshold()
         torch.set_num_threads(threads)
         pin_threads(threads)
         torch.ones(_WORK_FOR_ALL).add_(1)

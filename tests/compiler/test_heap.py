@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fusewise.compiler.measuring import heap
 from fusewise.compiler.measuring.heap import keep_freed, under_both
 from fusewise.compiler.measuring.runs import CpuRun
 
@@ -74,3 +76,36 @@ def test_what_is_slower_in_neither_counts_by_both() -> None:
 def test_nothing_is_timed_again_in_vain(make: Callable[[], CpuRun], first: float) -> None:
     found, asked = judged([program(0), make()], first, 1.5)
     assert asked == [] and found[1] == [first * OWN] * ROUNDS
+
+
+def test_what_the_compiling_process_keeps_is_timed_as_it_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [program(0), program(20)]
+    monkeypatch.setattr(heap, "_noted", 1 << 20)
+    assert len(judged(runs, 0.7, 1.5)[1]) == 1
+    # Twenty tensors of 400 kB are less than twice as much.
+    monkeypatch.setattr(heap, "_noted", 1 << 23)
+    found, asked = judged(runs, 0.7, 1.5)
+    assert asked == [] and found[1] == [0.7 * OWN] * ROUNDS
+
+
+_NOTING = """
+from fusewise.compiler.measuring import heap
+library = heap._glibc()
+for threshold in (1 << 22, 1 << 25):
+    library.mallopt(heap._M_MMAP_THRESHOLD, threshold)
+    heap.note_threshold()
+    print(heap._noted / threshold)
+"""
+
+
+def test_what_a_process_keeps_is_noted() -> None:
+    library = heap._glibc()
+    if library is None or not hasattr(library, "mallinfo2"):
+        pytest.skip("not known of this C library")
+    # A process of its own has not freed so much yet that larger blocks are there.
+    told = subprocess.run([sys.executable, "-c", _NOTING], capture_output=True, check=True)
+    parts = [float(line) for line in told.stdout.split()]
+    # A block is a little larger than what is asked for.
+    assert len(parts) == 2 and all(0.5 <= part <= 1.0 for part in parts)
