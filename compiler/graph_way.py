@@ -270,6 +270,8 @@ class GraphWay:
         ranked = blocks_of(predictor.model) is not None and predictor.profile.kind == "cuda"
         # Ranks that tune might come to other sizes each, and sum in another order.
         ranked = ranked and (job is not None or not many_ranks())
+        # Kernels that are called from C++ are tuned before they run, step by step.
+        ranked = ranked and not graph.kwargs.get("cpp_wrapper")
         gains = gains_of(predictor.model, predictor.profile.kind)
         asked: dict[str, Any] = {
             "key": key.key,
