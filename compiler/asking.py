@@ -60,7 +60,7 @@ def worth_timing(
     surveys: Sequence[Survey],
     predictor: Predictor,
     offers: Offers,
-    foreseen: float = 0.0,
+    foreseen: float,
 ) -> Asked:
     """Sort out which candidates are worth it.
 

@@ -334,7 +334,8 @@ class Contest:
             return
         if self._foreseen.schedule in [candidate.schedule for candidate in seen]:
             return
-        foreseen, _ = self._predicted(self.predictor)
+        tunes = self.predictor.tunes
+        foreseen, _ = self._predicted(self.predictor) if tunes else self._foreseeing
         assert foreseen.chosen is not None
         if foreseen.chosen.schedule == default.schedule:
             return

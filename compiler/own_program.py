@@ -81,7 +81,7 @@ def compile_written(report: GraphReport, surveys: Sequence[Survey], kind: str) -
     assert report.chosen is not None
     schedule = report.chosen.schedule
     for found in surveys:
-        lowerings = [candidate.schedule.lowering for candidate in found.candidates]
-        same = schedule.plan == found.default_plan and schedule.lowering in lowerings
-        if same and found.program is not None:
+        if found.program is None or schedule.plan != found.default_plan:
+            continue
+        if any(schedule.lowering == other.schedule.lowering for other in found.candidates):
             compile_in_pool(found.program, kind)

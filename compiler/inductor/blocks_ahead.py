@@ -144,6 +144,8 @@ def _tunes_itself(code: str) -> bool:
 
 def _tuned(source: str) -> list[tuple[str, str, str]]:
     """Name, path and source of each kernel that is tuned step by step."""
+    if _STEPS not in source:
+        return []
     found = []
     for name, code, device in triton_kernels(source):
         if _STEPS in code and device == "cuda":
@@ -184,7 +186,8 @@ def await_blocks(source: str, timeout_s: float) -> Compiled:
         What is compiled, Inductor's own block sizes first.
     """
     moment = time.time() + timeout_s
-    compiled = {path: asked.compiled(moment) for path, asked in _asked_for(source)}
+    paths = [path for _, path, _ in _tuned(source) if path in _asked]
+    compiled = {path: _asked[path].compiled(moment) for path in paths}
     return {path: sizes for path, sizes in compiled.items() if sizes}
 
 
@@ -197,11 +200,16 @@ def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, .
     Args:
         source: the program.
     """
-    if _STEPS not in source or not compiles_blocks():
+    if not compiles_blocks():
         return {}
     coming: dict[str, Callable[[], tuple[BlockSizes, ...]]] = {}
-    coming |= {path: asked.compiled for path, asked in _asked_for(source)}
-    new = {path: (name, code) for name, path, code in _tuned(source) if path not in _asked}
+    new: dict[str, tuple[str, str]] = {}
+    for name, path, code in _tuned(source):
+        asked = _asked.get(path)
+        if asked is None:
+            new[path] = name, code
+        elif asked.futures:
+            coming[path] = asked.compiled
     most = _sizes(len(new))
     found = {path: worth_trying(path, name, code, most) for path, (name, code) in new.items()}
     lists = {path: sizes for path, sizes in found.items() if sizes}
@@ -222,14 +230,6 @@ def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, .
 def compiles_blocks() -> bool:
     """Whether Inductor has a pool that can compile block sizes, or one that starts."""
     return AsyncCompile.use_process_pool() or AsyncCompile._ready_future is not None
-
-
-def _asked_for(source: str) -> list[tuple[str, _Asked]]:
-    """Kernels of a program that block sizes were asked for."""
-    if _STEPS not in source:
-        return []
-    found = [(path, _asked.get(path)) for _, path, _ in _tuned(source)]
-    return [(path, asked) for path, asked in found if asked is not None and asked.futures]
 
 
 def _succeeded(future: Future[bool]) -> bool:

@@ -8,18 +8,15 @@ no pool of its own. Loads no kernel.
 from __future__ import annotations
 
 import ast
-import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import Future, wait
 from typing import Any
 
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 
 from fusewise.compiler.inductor.shorter_ahead import ask_for_shorter
-
-log = logging.getLogger(__name__)
 
 #: Name that kernels are compiled under in a generated program.
 _CALL = "async_compile.triton"
@@ -57,43 +54,27 @@ def await_pool(timeout_s: float) -> bool:
     return bool(AsyncCompile.use_process_pool())
 
 
-def await_kernels(
-    source: str, settings: Mapping[str, Any], timeout_s: float, but: Collection[str] = ()
-) -> bool:
+def await_kernels(source: str, settings: Mapping[str, Any], timeout_s: float) -> bool:
     """Wait until a program's Triton kernels are compiled, or have failed to.
 
     Args:
         source: the program.
         settings: Inductor's, that it was generated under.
         timeout_s: seconds to wait at most.
-        but: names of kernels that need not be.
 
     Returns:
         Whether any pool was at work on all of them: a process that loads the program then finds
         them on disk.
     """
-    until = time.monotonic() + timeout_s
-    with inductor_config.patch(dict(settings)):
-        kernels = [kernel for kernel in triton_kernels(source) if kernel[0] not in but]
-        if not kernels or not AsyncCompile.use_process_pool():
-            return not kernels
-        # All are asked for before any is waited for.
-        futures = [future for kernel in kernels for future in _futures(*kernel)]
-    for future in futures:
-        try:
-            future.result(max(0.0, until - time.monotonic()))
-        except TimeoutError:
-            return False
-        except (Exception, CancelledError):
-            # Who loads the program meets it again.
-            log.debug("a kernel does not compile", exc_info=True)
-    return True
+    pooled = pooled_kernels(source, settings)
+    pooled.wait(timeout_s)
+    return pooled.done if pooled.ahead else not pooled.count
 
 
 class Pooled:
     """The Triton kernels of a program in Inductor's pool."""
 
-    def __init__(self, futures: Sequence[Any], count: int, *, ahead: bool) -> None:
+    def __init__(self, futures: Sequence[Future[Any]], count: int, *, ahead: bool) -> None:
         #: Kernels of the program.
         self.count = count
         #: Whether a pool is at work on them.
@@ -131,28 +112,19 @@ def pooled_kernels(source: str, settings: Mapping[str, Any], but: Collection[str
         if not kernels or not AsyncCompile.use_process_pool():
             return Pooled([], len(kernels), ahead=False)
         futures = [future for kernel in kernels for future in _futures(*kernel)]
-    return Pooled([f for f in futures if isinstance(f, Future)], len(kernels), ahead=True)
+    return Pooled([f for f in futures if f is not None], len(kernels), ahead=True)
 
 
-def _futures(name: str, code: str, device: str) -> Iterator[Any]:
+def _futures(name: str, code: str, device: str) -> Iterator[Future[Any] | None]:
     """What the pool compiles of a kernel: what is loaded first, then what that may lead to."""
     yield _future(name, code, device)
-    shorter = ask_for_shorter(name, code) if device == "cuda" else None
-    if shorter is not None:
-        yield shorter
+    yield ask_for_shorter(name, code) if device == "cuda" else None
 
 
-def _future(name: str, code: str, device: str) -> Any:
-    """The pool's own future: Inductor's would load the kernel in this process."""
+def _future(name: str, code: str, device: str) -> Future[Any] | None:
+    """The pool's own future, as Inductor's would load the kernel; None where it is compiled."""
     found: Any = CompiledTritonKernels.get(code)
     if found is None:
         found = AsyncCompile().triton(name, code, device)
     pooled = getattr(found, "future", None)
-    return _Done() if pooled is None else pooled
-
-
-class _Done:
-    """Stands for what is compiled already."""
-
-    def result(self, timeout_s: float) -> None:
-        del timeout_s
+    return pooled if isinstance(pooled, Future) else None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, compile_told
 from fusewise.compiler.inductor.found_blocks import tell_blocks
 from fusewise.compiler.inductor.program import changed_settings
-from fusewise.compiler.inductor.triton_ahead import await_kernels, pooled_kernels
+from fusewise.compiler.inductor.triton_ahead import pooled_kernels
 from fusewise.compiler.inductor.tuning import only_generated
 from fusewise.schedule.schedule import Choice
 
@@ -37,6 +37,6 @@ def compile_tuned(
     with only_generated():
         compile_told(told)
         # The pool takes what comes first: the program waits for its own block sizes alone.
-        pooled_kernels(source, settings, there)
+        own = pooled_kernels(source, settings, there)
         ask_for_blocks(source, settings)
-        await_kernels(source, settings, _COMPILING_S, there)
+        own.wait(_COMPILING_S)

@@ -236,18 +236,23 @@ def test_no_kernel_is_loaded_where_its_code_is_written(
     live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
 
 
+def compiled_for_tuning(graph: Any, chosen: Schedule) -> tuple[Any, str]:
+    """A graph that is compiled, its block sizes still to come, and the path of its kernel."""
+    AsyncCompile.wait_pool_ready()
+    output = graph.compile.compile(chosen, Applier(chosen.plan))
+    graph.compile.compile_for_tuning(chosen, output)
+    return output, next(iter(blocks_ahead.blocks_to_come(output.source_code)))
+
+
 def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
     live: Any, untuned: None
 ) -> None:
     """Where caches are empty nothing is known of kernels but that they are to be tuned."""
     configurations.tune_ours_warm(cuda_timing.samples)
     graph, chosen = stepped(live, 5, 1032)
-    AsyncCompile.wait_pool_ready()
     with fresh_cache(), graph.context():
-        output = graph.compile.compile(chosen, Applier(chosen.plan))
-        graph.compile.compile_for_tuning(chosen, output)
+        output, path = compiled_for_tuning(graph, chosen)
         counters.clear()
-        path = next(iter(blocks_ahead.blocks_to_come(output.source_code)))
         live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
         # Nothing was waited for, and nothing was tuned.
         assert path in configurations._coming
@@ -270,11 +275,8 @@ def test_what_is_captured_before_block_sizes_are_there_runs_as_it_is(
 ) -> None:
     configurations.tune_ours_warm(cuda_timing.samples)
     graph, chosen = stepped(live, 7, 1048)
-    AsyncCompile.wait_pool_ready()
     with fresh_cache(), graph.context():
-        output = graph.compile.compile(chosen, Applier(chosen.plan))
-        graph.compile.compile_for_tuning(chosen, output)
-        path = next(iter(blocks_ahead.blocks_to_come(output.source_code)))
+        output, path = compiled_for_tuning(graph, chosen)
         live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
 
         def captured(inputs: Any) -> Any:
