@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
@@ -28,7 +28,9 @@ from fusewise.compiler.finishing import (
     let_go,
     may_finish,
     products_count,
+    with_sums,
 )
+from fusewise.compiler.foreseen import Foreseen
 from fusewise.compiler.inductor.blocks_ahead import compiling_s, timing_s
 from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile
@@ -39,10 +41,10 @@ from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.options import Options
-from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.spending import GraphSpending
 from fusewise.compiler.survey import Predictor, Survey, default_candidate
+from fusewise.compiler.tuned_after import tune_after
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate
 from fusewise.search.finishing import Offer
@@ -88,6 +90,8 @@ class Contest:
     #: What was compiled while kernels were built, in the hope that it wins; None where nothing was.
     ahead: Ahead | None = field(default=None, init=False)
     _own_kernels_s: float | None = field(default=None, init=False)
+    #: Whether products with a vector are sums in one of the candidates.
+    _summed: bool = field(default=False, init=False)
 
     def run(self) -> dict[str, float]:
         """Time the best candidates against Inductor's own; takes the fastest that is as accurate.
@@ -136,7 +140,9 @@ class Contest:
         report.seconds |= {f"measure.{name}": value for name, value in result.seconds.items()}
         report.candidates += dropped
         again = self._again(entries, time.monotonic() - started)
-        self._take_foreseen(default, [*(candidate for candidate, _ in entries), *dropped])
+        if not self.purse.given:
+            self._foreseen.take([*(candidate for candidate, _ in entries), *dropped])
+            tune_after(report, self.surveys, self.predictor)
         return again or result.conditions
 
     def _asked(self, default: Candidate) -> Asked:
@@ -145,11 +151,17 @@ class Contest:
         listed = shortlist(default, every, 1 + self.options.top_k * _SPARE)[1:]
         if self.purse.given:
             return Asked(tuple(listed), 0.0, 0, {})
-        _, foreseen = self._foreseeing
-        asked = worth_timing(default, listed, self.surveys, self.predictor, self._offers, foreseen)
-        if self._foreseen.schedule != default.schedule:
+        foreseen = self._foreseen
+        asked = worth_timing(
+            default, listed, self.surveys, self.predictor, self._offers, foreseen.share
+        )
+        if foreseen.chosen.schedule != default.schedule:
             # What would be taken without a contest is not to be lost by one.
-            asked = asked.beginning_with(self._foreseen)
+            asked = asked.beginning_with(foreseen.chosen)
+        sums = self._sums()
+        if sums is not None:
+            # No prediction tells what they save, and most of what is promised is theirs.
+            asked = asked.beginning_with(sums)
         if asked.hopeless:
             self.report.untried.append(
                 f"{asked.hopeless} plans that could not gain {MARGIN:.0%} if all "
@@ -157,12 +169,27 @@ class Contest:
             )
         return asked
 
+    def _sums(self) -> Candidate | None:
+        """The graph with products with a vector as sums; None where that cannot count or fit."""
+        if not self._products_fit():
+            return None
+        descents = self._descents()
+        made = with_sums(self.predictor, self.graph, self.job.graph_id, (), descents)
+        if made is None:
+            return None
+        self.surveys = [*self.surveys, made[0]]
+        self._summed = True
+        return made[1]
+
+    def _descents(self) -> int:
+        """How many kernels there is time to tune step by step."""
+        return int(self.purse.left() / compiling_s())
+
     def _offers(self, candidate: Candidate, promise: float) -> list[Offer]:
         # How many kernels are tuned step by step is a matter of time.
         sums = products_count(self.surveys, self.predictor, self.graph)
         self.purse.promise = max(promise, _PRODUCTS_PROMISE if sums else 0.0)
-        descents = int(self.purse.left() / compiling_s())
-        return first_offers(self.surveys, self.predictor, candidate.schedule, descents)
+        return first_offers(self.surveys, self.predictor, candidate.schedule, self._descents())
 
     def _generating(self) -> Generating | None:
         if self.purse.given:
@@ -300,55 +327,13 @@ class Contest:
             conditions = self._finish([(default, self.program)])
         else:
             let_go(self.job)
-        self._take_foreseen(default, ())
+        if not purse.given:
+            self._foreseen.take(())
         return conditions
 
     @cached_property
-    def _foreseeing(self) -> tuple[GraphReport, float]:
-        """What is predicted to be taken, and the part of the graph's time that it is to save.
-
-        With the kernels tuned that are expected to gain by it: in a contest all of that is waited
-        for.
-        """
-        return self._predicted(replace(self.predictor, tunes=False))
-
-    def _predicted(self, predictor: Predictor) -> tuple[GraphReport, float]:
-        told = GraphReport(self.report.kind, self.report.mode)
-        return told, choose_predicted(told, self.surveys, predictor)
-
-    @property
-    def _foreseen(self) -> Candidate:
-        """What is predicted to be taken."""
-        chosen = self._foreseeing[0].chosen
-        assert chosen is not None
-        return chosen
-
-    def _take_foreseen(self, default: Candidate, seen: Sequence[Candidate]) -> None:
-        """Take what mode predict would where nothing was faster, and nothing is known of that.
-
-        ``seen``: what was timed, or cannot be.
-        """
-        report = self.report
-        assert report.chosen is not None
-        if self.purse.given or report.chosen.schedule != default.schedule:
-            return
-        if self._foreseen.schedule in [candidate.schedule for candidate in seen]:
-            return
-        tunes = self.predictor.tunes
-        foreseen, _ = self._predicted(self.predictor) if tunes else self._foreseeing
-        assert foreseen.chosen is not None
-        if foreseen.chosen.schedule == default.schedule:
-            return
-        before = {c.schedule: c for c in report.candidates}
-        found = {c.schedule: c for c in foreseen.candidates}
-        # What was timed is told as it was timed.
-        kept = [
-            msgspec.structs.replace(before.get(c.schedule, c), accepted=c.accepted)
-            for c in found.values()
-        ]
-        report.candidates = [*kept, *(c for c in before.values() if c.schedule not in found)]
-        report.chosen = next(candidate for candidate in report.candidates if candidate.accepted)
-        report.instead, report.source = foreseen.instead, foreseen.source
+    def _foreseen(self) -> Foreseen:
+        return Foreseen(self.report, self.surveys, self.predictor)
 
     def _again(self, entries: Sequence[_Entry], first_s: float) -> dict[str, float]:
         """The second contest, where there may be one and it pays."""
@@ -378,8 +363,10 @@ class Contest:
         )
 
     def _products_fit(self) -> bool:
-        return self.purse.fits(PRODUCTS_S) and products_count(
-            self.surveys, self.predictor, self.graph
+        return (
+            not self._summed
+            and self.purse.fits(PRODUCTS_S)
+            and products_count(self.surveys, self.predictor, self.graph)
         )
 
     def _more(self) -> bool:

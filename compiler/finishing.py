@@ -113,7 +113,7 @@ def finish(
     made: list[_Entry] = []
     if may_finish(surveys, predictor, graph):
         with report.phase("generate"):
-            candidates = _candidates(surveys, predictor, graph, job, chosen, seconds)
+            candidates = _candidates(report, surveys, predictor, graph, job, seconds)
             made, dropped = generate_distinct(graph, entries[0][1], candidates, len(candidates))
             report.candidates += dropped
     if not made:
@@ -159,38 +159,73 @@ def finished(chosen: Candidate, offer: Offer) -> Candidate:
 
 
 def _candidates(
+    report: GraphReport,
     surveys: Sequence[Survey],
     predictor: Predictor,
     graph: GraphCompile,
     job: GraphJob,
-    chosen: Candidate,
     seconds: float,
 ) -> list[Candidate]:
     """Two candidates at most."""
+    chosen = report.chosen
+    assert chosen is not None
     offers = _offers(surveys, predictor, chosen.schedule, seconds)
     made = [finished(chosen, offer) for offer in offers]
-    if seconds < PRODUCTS_S or not products_count(surveys, predictor, graph):
+    if seconds < PRODUCTS_S or not products_count(surveys, predictor, graph) or _in_vain(report):
         return made
-    choices = (*chosen.schedule.lowering, Choice(PRODUCTS, True))
+    lowering = chosen.schedule.lowering
+    sums = with_sums(predictor, graph, job.graph_id, lowering, _descents(seconds))
+    return made if sums is None else [*made[:1], sums[1]]
+
+
+def _in_vain(report: GraphReport) -> bool:
+    """Whether products are sums in what was timed, and that was not what is chosen."""
+    assert report.chosen is not None
+    timed = [c for c in report.candidates if c.status != "predicted" and _has_sums(c)]
+    return _has_sums(report.chosen) or any(not c.accepted for c in timed)
+
+
+def _has_sums(candidate: Candidate) -> bool:
+    return any(choice.name == PRODUCTS for choice in candidate.schedule.lowering)
+
+
+def with_sums(
+    predictor: Predictor,
+    graph: GraphCompile,
+    key: str,
+    lowering: Sequence[Choice],
+    descents: int,
+) -> tuple[Survey, Candidate] | None:
+    """The graph with products with a vector as sums, and its best plan with kernels tuned.
+
+    None where Inductor fails at it.
+
+    Args:
+        predictor: to search plans with.
+        graph: the graph.
+        key: of it.
+        lowering: other choices that it is lowered under.
+        descents: different kernels to tune by coordinate descent, at most.
+    """
     try:
         found = survey(
             graph,
             predictor,
-            key=job.graph_id,
+            key=key,
             kind=graph.kind,
-            choices=choices,
+            choices=(*lowering, Choice(PRODUCTS, True)),
             budget=Budget(seconds=_SEARCH_S),
         )
     except (PlanError, RuntimeError) as error:
         # Inductor may fail at what it does not meet by itself.
         log.debug("products as sums cannot be: %s", error)
-        return made
+        return None
     best = found.candidates[0]
     assert best.schedule.plan is not None
-    tuned = predictor.finishes(best.schedule.plan, found.problem).tuned(_descents(seconds))
+    tuned = predictor.finishes(best.schedule.plan, found.problem).tuned(descents)
     offer = tuned or Offer((), 0.0, "")
     why = "; ".join(filter(None, ("products with a vector are sums", offer.reason)))
-    return [*made[:1], msgspec.structs.replace(finished(best, offer), reason=why)]
+    return found, msgspec.structs.replace(finished(best, offer), reason=why)
 
 
 def products_count(surveys: Sequence[Survey], predictor: Predictor, graph: GraphCompile) -> bool:

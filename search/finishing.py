@@ -239,18 +239,18 @@ class Finishes:
 
         Args:
             least_share: part of the plan's time that has to be gained together.
-            heavy: whether those that take much of the time count, too, of which that is not
-                expected: predictions of it are often wrong.
+            heavy: whether those that take much of the time count, too, of which nothing is known
+                or expected: predictions of it are often wrong.
         """
         worth = [
             kernels
             for kernels in self._alike()
-            if kernels[0].saving is not None
-            and (self._is_worth_tuning(kernels) or (heavy and self._is_heavy(kernels)))
+            if (kernels[0].saving is not None and self._is_worth_tuning(kernels))
+            or (heavy and self._is_heavy(kernels))
         ]
-        worth = sorted(worth, key=lambda ks: -sum(k.gain_us for k in ks))[:_MOST_TUNED]
+        worth = sorted(worth, key=lambda ks: -sum(k.hoped_us for k in ks))[:_MOST_TUNED]
         tuned = [k for kernels in worth for k in kernels]
-        gain = sum(k.gain_us for k in tuned)
+        gain = sum(k.gain_us for k in tuned if k.saving is not None)
         possible = max(gain, MOST_GAIN * sum(k.us for k in tuned)) if heavy else gain
         if possible < least_share * self.total_us:
             return None

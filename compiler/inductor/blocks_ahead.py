@@ -194,17 +194,18 @@ def await_blocks(source: str, timeout_s: float) -> Compiled:
 def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, ...]]]:
     """By the path of a kernel's source, what waits for block sizes that it may be tuned to.
 
-    That is the pool for those that were asked for, and for others that it starts at all. Nothing
-    comes for kernels that have no others.
+    That is the pool for those that were asked for, and for others that it starts at all. For
+    kernels that have no others nothing comes: they stay as they are.
 
     Args:
         source: the program.
     """
     if not compiles_blocks():
         return {}
-    coming: dict[str, Callable[[], tuple[BlockSizes, ...]]] = {}
+    tuned = _tuned(source)
+    coming: dict[str, Callable[[], tuple[BlockSizes, ...]]] = {path: tuple for _, path, _ in tuned}
     new: dict[str, tuple[str, str]] = {}
-    for name, path, code in _tuned(source):
+    for name, path, code in tuned:
         asked = _asked.get(path)
         if asked is None:
             new[path] = name, code

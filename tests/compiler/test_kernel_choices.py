@@ -14,6 +14,7 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 import fusewise
+from fusewise.compiler import deciding, spending
 from fusewise.compiler.contest import announce, graph_job, hold
 from fusewise.compiler.inductor.choices import stage_of, unpredictable, variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
@@ -383,16 +384,31 @@ def test_products_of_matrices_stay_what_they_are(live: Any) -> None:
     assert program.code_hash == graph.stock.code_hash
 
 
+def with_sums(report: Any) -> list[Candidate]:
+    return [c for c in report.candidates if Choice("products_as_sums", True) in c.schedule.lowering]
+
+
 @gpu
 def test_decoding_tries_them(live: Any, compile_with: Callable[..., Any]) -> None:
     args = decoding(live.Make("cuda", torch.float32))
     live.difference(compile_with(decoded, "measure", budget_s=60)(*args), decoded(*args))
     (report,) = fusewise.reports()
     assert report.fallback is None
-    tried = [
-        c for c in report.candidates if Choice("products_as_sums", True) in c.schedule.lowering
-    ]
-    assert tried and all(c.origin == "finish" and c.status == "measured" for c in tried)
+    assert all(c.origin == "finish" and c.status == "measured" for c in with_sums(report))
+    assert with_sums(report)
+
+
+@gpu
+def test_they_come_first_where_seconds_are_few(
+    live: Any, compile_with: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(spending.LEAST_S, "cuda", 60.0)
+    monkeypatch.setattr(deciding, "finish", lambda *_: {})
+    args = decoding(live.Make("cuda", torch.float32))
+    live.difference(compile_with(decoded, "measure")(*args), decoded(*args))
+    (report,) = fusewise.reports()
+    assert report.fallback is None
+    assert [c.status for c in with_sums(report)] == ["measured"]
 
 
 def test_on_a_cpu_products_stay_what_they_are(live: Any) -> None:

@@ -18,11 +18,9 @@ from fusewise.compiler.notices import FusewiseWarning
 from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport, RulesReport
 from fusewise.compiler.survey import Predictor, Survey
-from fusewise.costmodel.device import DeviceProfile, device_profile
+from fusewise.costmodel.device import device_profile
 from fusewise.costmodel.gains import LEAST_SHARE, USUAL, Demand, Gains, gains_of
-from fusewise.costmodel.interface import FloatArray, Prediction
 from fusewise.costmodel.launches import is_loop
-from fusewise.costmodel.roofline import Roofline
 from fusewise.datasets.dataset import load
 from fusewise.datasets.store import default_store_path
 from fusewise.schedule.inlining import node_choice
@@ -30,7 +28,7 @@ from fusewise.schedule.kernel_choices import combo_choice, combos, tunings
 from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.problem import group_signature
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
-from fusewise.search.result import unsearched
+from tests.compiler.known_costs import Known, of_family, predictor_of, seen
 
 gpu = pytest.mark.gpu
 
@@ -38,32 +36,9 @@ gpu = pytest.mark.gpu
 LEAST = Demand(LEAST_SHARE)
 
 
-class Known:
-    """The roofline of a device, as sure of itself as it is told, and with a record."""
-
-    name = "known"
-
-    def __init__(self, profile: DeviceProfile, gains: Gains, *, factor: float = 1.05) -> None:
-        self._roofline = Roofline(profile)
-        self._factor = factor
-        self.gains: Gains | None = gains
-        self.id = f"known-{factor}"
-        self.features_version = self._roofline.features_version
-
-    def predict(self, features: FloatArray) -> Prediction:
-        us = self._roofline.predict(features).us
-        return Prediction(us, us / self._factor, us * self._factor, ("learned",) * len(us))
-
-
 @pytest.fixture(scope="module")
 def h200() -> Any:
     return load("h200")
-
-
-def predictor_of(data: Any, gains: Gains = USUAL["cuda"], factor: float = 1.05) -> Predictor:
-    (device,) = data.devices()
-    profile = msgspec.convert(device.profile, DeviceProfile)
-    return Predictor(Known(profile, gains, factor=factor), profile, {})
 
 
 def test_costs_are_remembered_where_that_is_wanted(h200: Any) -> None:
@@ -79,22 +54,6 @@ def test_costs_are_remembered_where_that_is_wanted(h200: Any) -> None:
     assert replace(remembering, model=other).plans(problem).model is other
 
 
-def seen(predictor: Predictor, problem: Any, plan: Plan, *choices: Choice, **told: Any) -> Survey:
-    """A graph under choices, as a survey without a search of plans finds it."""
-    cost = predictor.plans(problem)
-    interval = cost.plan(plan)
-    candidate = Candidate(
-        schedule=Schedule(plan=plan, lowering=choices),
-        origin="choices" if choices else "default",
-        groups=len(plan.groups),
-        predicted_us=interval.us,
-        predicted_low_us=interval.low_us,
-        predicted_high_us=interval.high_us,
-    )
-    result = unsearched(plan, interval.us)
-    return Survey(tuple(choices), problem, plan, result, (candidate,), (), **told)
-
-
 def chosen(surveys: Sequence[Survey], predictor: Predictor, **how: Any) -> GraphReport:
     report = GraphReport("inference", "predict")
     choose_predicted(report, surveys, predictor, **how)
@@ -102,15 +61,6 @@ def chosen(surveys: Sequence[Survey], predictor: Predictor, **how: Any) -> Graph
     assert [c for c in report.candidates if c.accepted] == [report.chosen]
     assert report.candidates[0].baseline
     return report
-
-
-def of_family(data: Any, family: str) -> tuple[Any, Plan]:
-    """A problem of the dataset and Inductor's plan for it."""
-    return next(
-        (data.problems[sample.graph_key], sample.schedule.plan)
-        for sample in data.schedules()
-        if sample.family == family and sample.origin == "default"
-    )
 
 
 def test_small_kernels_share_launches_where_that_counts(h200: Any) -> None:

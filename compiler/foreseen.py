@@ -1,0 +1,77 @@
+"""What mode predict would take of a graph that is measured, and when a contest leaves it at that.
+
+Rests on the choice by prediction alone; nothing is generated or timed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from fusewise.compiler.predicting import choose_predicted
+from fusewise.compiler.reports import GraphReport
+from fusewise.compiler.survey import Predictor, Survey
+from fusewise.schedule.schedule import Candidate
+
+
+class Foreseen:
+    """What would be taken of a graph without a contest."""
+
+    def __init__(
+        self, report: GraphReport, surveys: Sequence[Survey], predictor: Predictor
+    ) -> None:
+        """``report``: of the graph; for the others see :func:`choose_predicted`."""
+        self._report = report
+        self._surveys = surveys
+        self._predictor = predictor
+        # With the kernels tuned that are expected to gain by it: in a contest all are waited for.
+        told, self._share = self._predicted(replace(predictor, tunes=False))
+        self._chosen = _chosen(told)
+
+    @property
+    def chosen(self) -> Candidate:
+        """What would be taken, its kernels tuned only as far as that is expected to save time."""
+        return self._chosen
+
+    @property
+    def share(self) -> float:
+        """Part of the graph's time that it is to save."""
+        return self._share
+
+    def take(self, seen: Collection[Candidate]) -> None:
+        """Take it where the report says that the default is chosen, and nothing is known of it.
+
+        Args:
+            seen: what was timed, or cannot be.
+        """
+        report = self._report
+        default = report.default
+        assert report.chosen is not None and default is not None
+        if report.chosen.schedule != default.schedule:
+            return
+        if self._chosen.schedule in [candidate.schedule for candidate in seen]:
+            return
+        told, _ = self._predicted(self._predictor)
+        if _chosen(told).schedule == default.schedule:
+            return
+        before = {c.schedule: c for c in report.candidates}
+        found = {c.schedule: c for c in told.candidates}
+        # What was timed is told as it was timed.
+        kept = [
+            msgspec.structs.replace(before.get(c.schedule, c), accepted=c.accepted)
+            for c in found.values()
+        ]
+        report.candidates = [*kept, *(c for c in before.values() if c.schedule not in found)]
+        report.chosen = next(candidate for candidate in report.candidates if candidate.accepted)
+        report.instead, report.source = told.instead, told.source
+
+    def _predicted(self, predictor: Predictor) -> tuple[GraphReport, float]:
+        told = GraphReport(self._report.kind, self._report.mode)
+        return told, choose_predicted(told, self._surveys, predictor)
+
+
+def _chosen(report: GraphReport) -> Candidate:
+    assert report.chosen is not None
+    return report.chosen
