@@ -260,7 +260,7 @@ def main(
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
     _show(results, "seconds", "first step")
-    _show(results, "two_steps_s", "first two steps")
+    _show(results, "first_steps_s", "first six steps")
     _show(results, "processor_s", "first step, processor time of all processes")
     _show_phases(results)
 

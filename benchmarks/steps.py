@@ -20,6 +20,8 @@ from workloads import Program
 _ROUND_S = {"cpu": 5e-3, "cuda": 2e-3}
 _MOST_REPEATS = 100
 _WARM_UP_CALLS = 3
+#: Steps after the first until nothing is compiled or tuned any more.
+SETTLING = 5
 
 
 class Step:

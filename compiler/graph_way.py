@@ -24,6 +24,7 @@ from fusewise.compiler.inductor.compiling_ahead import Ahead
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import Applier
+from fusewise.compiler.inductor.rounds import going_on
 from fusewise.compiler.inductor.worth_trying import ranked_by
 from fusewise.compiler.looking import LOOKS_PREDICTED, looks_begun, survey_all
 from fusewise.compiler.measuring.cuda_clock import waking
@@ -185,13 +186,18 @@ class GraphWay:
     def _new(self, key: GraphKey, predictor: Predictor) -> Any:
         session, report = self._session, self._report
         job = self._announce(key) if session.options.mode == "measure" else None
-        if session.options.rules is not None:
-            decided = self._decide(key, predictor, job)
-        else:
-            decided = self._decide_meanwhile(key, predictor, job)
-        self._ahead = decided.ahead
-        output = self._compile_chosen()
-        self._note_blocks(output)
+        ruled = session.options.rules is not None
+        # What was found in the seconds there were is not the last word.
+        goes_on = job is not None and not (ruled or self._purse.given) and compiles_blocks()
+        with going_on(goes_on):
+            if ruled:
+                decided = self._decide(key, predictor, job)
+            else:
+                decided = self._decide_meanwhile(key, predictor, job)
+            self._ahead = decided.ahead
+            output = self._compile_chosen()
+        if not goes_on:
+            self._note_blocks(output)
         remember(
             session.store,
             report,
@@ -397,7 +403,7 @@ class GraphWay:
         return self._compile(report.chosen)
 
     def _note_blocks(self, output: Any) -> None:
-        """Keep with what was chosen the block sizes that it was measured with."""
+        """Keep with what was chosen the block sizes that its kernels were tuned to."""
         report, chosen = self._report, self._report.chosen
         if chosen is None or not tunings(chosen.schedule.codegen):
             return

@@ -122,13 +122,14 @@ def _by_distance(
     while left:
         distance, _, sizes = heapq.heappop(left)
         yield sizes
-        for step in _steps(kernel, config_of(sizes, template)):
+        for step in steps_from(kernel, config_of(sizes, template)):
             if step not in seen:
                 seen.add(step)
                 heapq.heappush(left, (distance + 1, next(order), step))
 
 
-def _steps(kernel: Any, config: Any) -> Iterator[BlockSizes]:
+def steps_from(kernel: Any, config: Any) -> Iterator[BlockSizes]:
+    """What doubling or halving one size of a configuration leads to, as far as it makes sense."""
     from torch._inductor.runtime.coordinate_descent_tuner import get_field, set_field
 
     tuner = kernel.coordesc_tuner

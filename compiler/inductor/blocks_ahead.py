@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +25,7 @@ from torch._inductor.codecache import PyCodeCache
 
 from fusewise.compiler.inductor.block_sizes import cache_places, compile_sizes
 from fusewise.compiler.inductor.found_blocks import Told
+from fusewise.compiler.inductor.rounds import Begin, Coming, Rounds
 from fusewise.compiler.inductor.triton_ahead import await_pool, triton_kernels
 from fusewise.compiler.inductor.worth_trying import most_ranked, worth_trying
 from fusewise.schedule.block_sizes import BlockSizes
@@ -191,11 +192,11 @@ def await_blocks(source: str, timeout_s: float) -> Compiled:
     return {path: sizes for path, sizes in compiled.items() if sizes}
 
 
-def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, ...]]]:
-    """By the path of a kernel's source, what waits for block sizes that it may be tuned to.
+def rounds_to_come(source: str) -> Mapping[str, Rounds]:
+    """By the path of a kernel's source, the rounds in which its block sizes are tried.
 
-    That is the pool for those that were asked for, and for others that it starts at all. For
-    kernels that have no others nothing comes: they stay as they are.
+    The first waits for the pool: for what was asked for, and for others that it starts at all. For
+    kernels that have no other block sizes nothing comes: they stay as they are.
 
     Args:
         source: the program.
@@ -203,19 +204,19 @@ def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, .
     if not compiles_blocks():
         return {}
     tuned = _tuned(source)
-    coming: dict[str, Callable[[], tuple[BlockSizes, ...]]] = {path: tuple for _, path, _ in tuned}
+    environment = cache_places()
+    rounds = {path: Rounds(tuple) for _, path, _ in tuned}
     new: dict[str, tuple[str, str]] = {}
     for name, path, code in tuned:
         asked = _asked.get(path)
         if asked is None:
             new[path] = name, code
         elif asked.futures:
-            coming[path] = asked.compiled
+            rounds[path] = Rounds(asked.compiled, _beginning(path, name, environment))
     most = _sizes(len(new))
     found = {path: worth_trying(path, name, code, most) for path, (name, code) in new.items()}
     lists = {path: sizes for path, sizes in found.items() if sizes}
     names = {path: new[path][0] for path in lists}
-    environment = cache_places()
 
     def ask(path: str) -> tuple[BlockSizes, ...]:
         if path not in _asked:
@@ -224,8 +225,21 @@ def blocks_to_come(source: str) -> Mapping[str, Callable[[], tuple[BlockSizes, .
             _submit(names, lists if there else dict.fromkeys(lists, ()), environment)
         return _asked[path].compiled()
 
-    coming |= {path: functools.partial(ask, path) for path in lists}
-    return coming
+    for path, name in names.items():
+        rounds[path] = Rounds(functools.partial(ask, path), _beginning(path, name, environment))
+    return rounds
+
+
+def _beginning(path: str, name: str, environment: Mapping[str, str]) -> Begin:
+    """What has the pool compile more block sizes of a kernel."""
+
+    def begin(sizes: Sequence[BlockSizes]) -> Coming:
+        if not AsyncCompile.use_process_pool():
+            return tuple
+        _submit({path: name}, {path: sizes}, environment)
+        return _asked[path].compiled
+
+    return begin
 
 
 def compiles_blocks() -> bool:

@@ -8,8 +8,8 @@ timed warm, in rounds, where they are measured and where they run, and what a me
 found is what a program takes, also where its kernels were loaded before.
 
 A kernel that is tuned step by step compiles a variant for each step. Where those around its start
-are compiled already (see ``blocks_ahead``), they are all timed instead. Where they are still being
-compiled when a program runs first, it runs with Inductor's own, and waits for them the second time.
+are compiled already (see ``blocks_ahead``), they are all timed instead, or round after round while
+the program is used (see ``rounds``).
 
 Inductor's methods are replaced once a process, for kernels of other programs they do what they did.
 """
@@ -20,14 +20,11 @@ import functools
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._inductor.codecache import PyCodeCache
-from torch._inductor.output_code import CompiledFxGraph
 
 from fusewise.compiler.inductor.assembler import use_pools_assembler
 from fusewise.compiler.inductor.block_sizes import found_by_steps, sizes_of
@@ -38,7 +35,8 @@ from fusewise.compiler.inductor.launchers import (
     load_sizes,
     spills,
 )
-from fusewise.compiler.inductor.replacing import holding, once
+from fusewise.compiler.inductor.replacing import once
+from fusewise.compiler.inductor.rounds import due, has_rounds
 from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.errors import MeasureError
 from fusewise.search.blocks import fastest
@@ -58,10 +56,6 @@ _LOADING_S, _ROUNDS_S = 2.0, 0.5
 _ours: set[str] = set()
 #: By the file of a kernel, block sizes that are compiled.
 _offered: dict[str, tuple[BlockSizes, ...]] = {}
-#: The same for what waits for block sizes that are still to come.
-_coming: dict[str, Callable[[], tuple[BlockSizes, ...]]] = {}
-#: Kernels that ran as they are in this context; None where they are tuned when they run.
-_untuned: ContextVar[list[Any] | None] = ContextVar("fusewise_untuned", default=None)
 #: What all kernels of this process are timed by, and what fusewise's are; None for Inductor's own.
 _clock: Clock | None = None
 _clock_of_ours: Clock | None = None
@@ -88,46 +82,6 @@ def offer_blocks(compiled: Mapping[str, tuple[BlockSizes, ...]]) -> None:
             kept unless another is faster.
     """
     _offered.update(compiled)
-
-
-def offer_blocks_to_come(coming: Mapping[str, Callable[[], tuple[BlockSizes, ...]]]) -> None:
-    """The same for block sizes that are still being compiled.
-
-    Args:
-        coming: by the path of a kernel's source, what waits for them.
-    """
-    _coming.update(coming)
-
-
-@contextmanager
-def tuned_later() -> Iterator[None]:
-    """Have kernels whose block sizes are still to come run with Inductor's own in this context.
-
-    They are tuned when they run next.
-    """
-    ran: list[Any] = []
-    try:
-        with holding(_untuned, ran):
-            yield
-    finally:
-        for kernel in ran:
-            # Releases of Inductor that remember what they launched would never ask again.
-            kernel._cached_launcher = None
-
-
-def begin_untuned(output: CompiledFxGraph) -> None:
-    """Have a compiled graph run for the first time without waiting for block sizes to come."""
-    run = output.current_callable
-    assert run is not None, "it was compiled here"
-
-    def first(inputs: Sequence[Any]) -> Any:
-        # Whoever keeps this function calls it again.
-        begins = output.current_callable is first
-        output.current_callable = run
-        with tuned_later() if begins else nullcontext():
-            return run(inputs)
-
-    output.current_callable = first
 
 
 def take_what_was_measured(source: str) -> None:
@@ -186,7 +140,7 @@ def _dispatch_choice(kernel_class: Any) -> None:
     @functools.wraps(original)
     def benchmark_all_configs(self: Any, *args: Any, **kwargs: Any) -> Any:
         chosen = _found(self) if self.filename in _ours else None
-        if chosen is None and (self.filename in _offered or self.filename in _coming):
+        if chosen is None and (self.filename in _offered or has_rounds(self)):
             # They are timed with all others.
             chosen = self.launchers[0]
         clock = _clock_for(self)
@@ -205,52 +159,70 @@ def _dispatch_steps(kernel_class: Any) -> None:
 
     @functools.wraps(original)
     def coordinate_descent_tuning(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_due(self):
-            return launcher
         clock = _clock_for(self)
+        repeated = clock is not None and can_be_repeated(self, args, kwargs)
+        if has_rounds(self):
+            return _next_round(self, launcher, clock if repeated else None, args, kwargs)
         offered = _offered.get(self.filename, ())
-        if clock is None or not offered or not can_be_repeated(self, args, kwargs):
+        if clock is None or not repeated or not offered:
             return original(self, launcher, *args, **kwargs)
         began = time.time_ns()
-        launchers = _loaded(self, launcher, offered)
-        chosen = _fastest(self, launchers, clock, args, kwargs) or launcher
-        if chosen is not launcher and not agree(self, launcher, chosen, args, kwargs):
-            # A compiler may fail at what it rarely meets.
-            log.warning("%s computes something else with %s", self.fn.__name__, chosen.config)
-            chosen = launcher
-        log.debug(
-            "%s: %s of %d for %s",
-            self.fn.__name__,
-            chosen.config,
-            len(launchers),
-            launcher.config,
-        )
-        chosen.config.found_by_coordesc = True
-        if self.save_cache_hook:
-            self.save_cache_hook(chosen.config, time.time_ns() - began, found_by_coordesc=True)
+        chosen = _best(self, launcher, offered, clock, args, kwargs)
+        _keep(self, chosen, began)
         return chosen
 
     kernel_class.coordinate_descent_tuning = coordinate_descent_tuning
 
 
-def _is_due(kernel: Any) -> bool:
-    """Whether a kernel that is tuned step by step is tuned now; its block sizes are there then."""
-    coming = _coming.get(kernel.filename)
-    if coming is None:
-        return True
-    ran = _untuned.get()
-    if ran is not None:
-        ran.append(kernel)
-    if ran is not None or torch.cuda.is_current_stream_capturing():
-        return False
-    sizes = coming()
-    if sizes:
-        _offered[kernel.filename] = sizes
-        _coming.pop(kernel.filename, None)
-    else:
-        # Nothing came: it stays as it is.
-        _coming[kernel.filename] = tuple
-    return bool(sizes)
+def _next_round(kernel: Any, launcher: Any, clock: Clock | None, args: Any, kwargs: Any) -> Any:
+    """The fastest launcher of a kernel after another round, if one is due.
+
+    Without a ``clock`` there is no way to time it: it stays as it is.
+    """
+    rounds = due(kernel)
+    if rounds is None:
+        return launcher
+    if clock is None:
+        rounds.stop()
+        return launcher
+    offered = rounds.take(sizes_of(launcher.config))
+    if not offered:
+        return launcher
+    began = time.time_ns()
+    chosen = _best(kernel, launcher, offered, clock, args, kwargs)
+    last = rounds.settle(kernel, chosen.config, gained=chosen is not launcher)
+    _keep(kernel, chosen, began, final=last)
+    return chosen
+
+
+def _best(
+    kernel: Any, launcher: Any, offered: Sequence[BlockSizes], clock: Clock, args: Any, kwargs: Any
+) -> Any:
+    """The fastest launcher among block sizes that computes what the kernel's own does."""
+    launchers = _loaded(kernel, launcher, offered)
+    chosen = _fastest(kernel, launchers, clock, args, kwargs) or launcher
+    if chosen is not launcher and not agree(kernel, launcher, chosen, args, kwargs):
+        # A compiler may fail at what it rarely meets.
+        log.warning("%s computes something else with %s", kernel.fn.__name__, chosen.config)
+        chosen = launcher
+    log.debug(
+        "%s: %s of %d for %s",
+        kernel.fn.__name__,
+        chosen.config,
+        len(launchers),
+        launcher.config,
+    )
+    return chosen
+
+
+def _keep(kernel: Any, chosen: Any, began: int, *, final: bool = True) -> None:
+    """Keep a launcher's block sizes beside the kernel's source; ``began``: in nanoseconds.
+
+    Where that is not final the kernel asks again, in this process.
+    """
+    chosen.config.found_by_coordesc = final
+    if kernel.save_cache_hook:
+        kernel.save_cache_hook(chosen.config, time.time_ns() - began, found_by_coordesc=True)
 
 
 def _clock_for(kernel: Any) -> Clock | None:

@@ -16,7 +16,7 @@ import torch.fx
 from torch._inductor import compile_fx as inductor_compile_fx
 from torch._inductor import config as inductor_config
 
-from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, blocks_to_come
+from fusewise.compiler.inductor.blocks_ahead import ask_for_blocks, rounds_to_come
 from fusewise.compiler.inductor.cache_keys import cache_key
 from fusewise.compiler.inductor.compiling_ahead import (
     Ahead,
@@ -26,7 +26,6 @@ from fusewise.compiler.inductor.compiling_ahead import (
     told_counts,
     told_strides,
 )
-from fusewise.compiler.inductor.configurations import begin_untuned, offer_blocks_to_come
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
@@ -39,6 +38,7 @@ from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.lowerings import Standing, can_stand, standing
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.readied import Readied
+from fusewise.compiler.inductor.rounds import offer_rounds, tune_while_used
 from fusewise.compiler.inductor.tuned_ahead import compile_tuned
 from fusewise.compiler.inductor.tuning import tuned_as_measured, tuned_warm
 from fusewise.schedule.kernel_choices import tunings
@@ -103,9 +103,10 @@ class GraphCompile(GraphPrograms):
     def compile_for_tuning(self, schedule: Schedule, output: Any) -> None:
         """Have Inductor's pool compile what kernels of a compiled graph may still be tuned to.
 
-        Meanwhile the graph runs once as it is; the second time they only have to be timed. Where
-        Inductor records its launches, its first run waits for them. Nothing is done for kernels
-        that were tuned before, where they were measured for one, and nothing without a pool.
+        Meanwhile the graph runs once as it is; then they only have to be timed, round after round.
+        Where Inductor records its launches, its first run waits for one round. Nothing is done for
+        kernels that were tuned before, where they were measured for one, and nothing without a
+        pool.
 
         Args:
             schedule: that the graph was compiled under.
@@ -114,10 +115,10 @@ class GraphCompile(GraphPrograms):
         source = getattr(output, "source_code", None) or ""
         with self.settings(schedule), tuned_as_measured():
             ask_for_blocks(source, {})
-            coming = blocks_to_come(source)
-            offer_blocks_to_come(coming)
-            if coming and not inductor_config.triton.cudagraphs:
-                begin_untuned(output)
+            rounds = rounds_to_come(source)
+            offer_rounds(rounds)
+            if rounds and not inductor_config.triton.cudagraphs:
+                tune_while_used(output)
 
     def found_blocks(self, schedule: Schedule, output: Any) -> tuple[Choice, ...]:
         """Block sizes that kernels of the graph that was compiled last have come to by now.

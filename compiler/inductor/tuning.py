@@ -27,6 +27,7 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 from fusewise.compiler.inductor.configurations import take_what_was_measured
 from fusewise.compiler.inductor.kernel_nodes import kernel_nodes
 from fusewise.compiler.inductor.replacing import holding, once
+from fusewise.compiler.inductor.rounds import go_on
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import Tuning
 
@@ -173,7 +174,9 @@ def _dispatch_loading() -> None:
         # has kept knows nothing of that. Loaded here, the kernel looks it up.
         CompiledTritonKernels.remove_future(source_code)
         with inductor_config.patch(compile_threads=1):
-            return original(self, kernel_name, source_code, *args, **kwargs)
+            kernel = original(self, kernel_name, source_code, *args, **kwargs)
+        go_on(kernel)
+        return kernel
 
     AsyncCompile.triton = triton  # type: ignore[method-assign]
 

@@ -9,11 +9,9 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("triton")
 
@@ -30,6 +28,7 @@ from fusewise.compiler.inductor.block_sizes import (
     with_several,
 )
 from fusewise.schedule.block_sizes import BlockSizes
+from tests.compiler.timed_kernel import Timed
 from tests.compiler.triton_kernels import looped, persistent, pointwise, program
 
 
@@ -173,12 +172,12 @@ def test_block_sizes_come_once_the_pool_has_started(
     with monkeypatch.context() as starting:
         starting.setattr(blocks_ahead.AsyncCompile, "use_process_pool", lambda: False)
         blocks_ahead.ask_for_blocks(source, {})
-        coming = blocks_ahead.blocks_to_come(source)
+        coming = blocks_ahead.rounds_to_come(source)
         assert len(coming) == 2 and not blocks_ahead._asked
-    assert [len(sizes()) for sizes in coming.values()] == [3, 3]
+    assert [len(rounds.coming()) for rounds in coming.values()] == [3, 3]
     # All were asked for at once.
     assert blocks_ahead._asked.keys() == coming.keys()
-    assert blocks_ahead.blocks_to_come(source).keys() == coming.keys()
+    assert blocks_ahead.rounds_to_come(source).keys() == coming.keys()
 
 
 @pytest.mark.usefixtures("pool")
@@ -188,8 +187,8 @@ def test_a_pool_that_does_not_start_is_waited_for_once(
     waited: list[float] = []
     monkeypatch.setattr(blocks_ahead.AsyncCompile, "use_process_pool", lambda: False)
     monkeypatch.setattr(blocks_ahead, "await_pool", waited.append)
-    coming = blocks_ahead.blocks_to_come(program(pointwise(), persistent()))
-    assert [sizes() for sizes in coming.values()] == [(), ()]
+    coming = blocks_ahead.rounds_to_come(program(pointwise(), persistent()))
+    assert [rounds.coming() for rounds in coming.values()] == [(), ()]
     assert len(waited) == 1
 
 
@@ -207,44 +206,6 @@ def test_without_a_pool_nothing_is_asked_for(no_device: Path) -> None:
     with inductor_config.patch(compile_threads=1):
         blocks_ahead.ask_for_blocks(program(pointwise()), {})
     assert blocks_ahead.await_blocks(program(pointwise()), 1.0) == {}
-
-
-class Timed:
-    """A kernel whose compiled variants do nothing, and take as long as they are said to."""
-
-    def __init__(self, kernel: Any, us: Callable[[BlockSizes], float]) -> None:
-        self.kernel, self._us = kernel, us
-        self.loaded: list[BlockSizes] = []
-        kernel._precompile_config = self._compiled
-
-    def _compiled(self, config: Any) -> Any:
-        sizes = sizes_of(config)
-        self.loaded.append(sizes)
-        return SimpleNamespace(make_launcher=lambda: self.launcher(config))
-
-    def launcher(self, config: Any) -> Any:
-        sizes = sizes_of(config)
-        if self._us(sizes) == math.inf:
-            raise RuntimeError("out of resource: registers")
-
-        def launch(*args: Any, stream: int) -> BlockSizes:
-            del args, stream
-            return sizes
-
-        # What Inductor tells of them in its log, too.
-        told = {"config": config, "n_spills": 0, "n_regs": 32, "shared": 0, "cache_hash": None}
-        vars(launch).update(told)
-        return launch
-
-    def clock(self, call: Callable[[], Any]) -> Callable[[], float]:
-        (launcher,) = (c.cell_contents for c in call.__closure__ or () if callable(c.cell_contents))
-        us = self._us(sizes_of(launcher.config))
-        return lambda: us
-
-    def tuned(self) -> Any:
-        """What Inductor would launch it with."""
-        first = self.launcher(self.kernel.configs[0])
-        return self.kernel.coordinate_descent_tuning(first)
 
 
 @pytest.fixture
@@ -272,48 +233,6 @@ def test_the_fastest_of_what_is_compiled_is_taken_and_kept(offered: Any) -> None
     assert timed.loaded == sizes[1:]
     (kept,) = load_kernel(path, "triton_per").configs
     assert sizes_of(kept) == best and kept.found_by_coordesc
-
-
-@pytest.fixture
-def coming(
-    offered: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Any, list[BlockSizes], list[str]]]:
-    """Kernel, block sizes that are still being compiled, and what was waited for so far."""
-    path, kernel, sizes = offered
-    if not torch.cuda.is_available():
-        # Without CUDA it raises.
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    configurations._offered.clear()
-    waited: list[str] = []
-
-    def wait() -> tuple[BlockSizes, ...]:
-        waited.append(path)
-        return tuple(sizes)
-
-    configurations.offer_blocks_to_come({path: wait})
-    yield kernel, sizes, waited
-    configurations._coming.clear()
-
-
-def test_block_sizes_to_come_are_waited_for_the_second_time(coming: Any) -> None:
-    kernel, sizes, waited = coming
-    timed = Timed(kernel, lambda one: 5.0 if one == sizes[7] else 10.0)
-    configurations.tune_warm(timed.clock)
-    with configurations.tuned_later():
-        assert sizes_of(timed.tuned().config) == sizes[0]
-    assert timed.loaded == [] and waited == []
-    assert sizes_of(timed.tuned().config) == sizes[7]
-    assert len(waited) == 1
-
-
-def test_a_kernel_that_nothing_came_for_stays_as_it_is(coming: Any) -> None:
-    kernel, sizes, _ = coming
-    timed = Timed(kernel, lambda one: 5.0 if one == sizes[1] else 10.0)
-    configurations.tune_warm(timed.clock)
-    configurations.offer_blocks_to_come({kernel.filename: tuple})
-    for _ in range(2):
-        assert sizes_of(timed.tuned().config) == sizes[0]
-    assert timed.loaded == []
 
 
 def test_what_is_hardly_faster_and_what_does_not_run_is_not_taken(offered: Any) -> None:

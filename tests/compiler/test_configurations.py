@@ -16,7 +16,7 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 from torch._inductor.utils import fresh_cache
 
 import fusewise
-from fusewise.compiler.inductor import blocks_ahead, configurations
+from fusewise.compiler.inductor import blocks_ahead, configurations, rounds
 from fusewise.compiler.inductor.block_sizes import sizes_of
 from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.inductor.program import forget_kernels, load_module
@@ -241,7 +241,7 @@ def compiled_for_tuning(graph: Any, chosen: Schedule) -> tuple[Any, str]:
     AsyncCompile.wait_pool_ready()
     output = graph.compile.compile(chosen, Applier(chosen.plan))
     graph.compile.compile_for_tuning(chosen, output)
-    return output, next(iter(blocks_ahead.blocks_to_come(output.source_code)))
+    return output, next(iter(blocks_ahead.rounds_to_come(output.source_code)))
 
 
 def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
@@ -255,10 +255,13 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
         counters.clear()
         live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
         # Nothing was waited for, and nothing was tuned.
-        assert path in configurations._coming
-        live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
-        assert path not in configurations._coming
-        assert len(configurations._offered[path]) > 1
+        own = rounds._rounds[path]
+        assert not own._tried
+        tried = []
+        while not own.over:
+            live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
+            tried.append(len(own._tried))
+        assert 1 < tried[0] < tried[-1]
         assert counters["inductor"]["coordesc_tuning_bench"] == 0
         # Another compile finds what was found, and asks for nothing.
         forget_kernels()
@@ -267,7 +270,7 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
         graph.compile.compile_for_tuning(chosen, again)
         assert blocks_ahead._asked
         assert not any(asked.futures for asked in blocks_ahead._asked.values())
-    configurations._offered.clear()
+    rounds._rounds.clear()
 
 
 def test_what_is_captured_before_block_sizes_are_there_runs_as_it_is(
@@ -287,8 +290,8 @@ def test_what_is_captured_before_block_sizes_are_there_runs_as_it_is(
             return result
 
         live.difference(graph._called(captured), graph.eager())
-        assert path in configurations._coming
-    configurations._coming.clear()
+        assert not rounds._rounds[path]._tried
+    rounds._rounds.clear()
 
 
 def test_any_of_them_is_right(stepwise: Any, live: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from fusewise.compiler.block_savings import read_survey
-from fusewise.compiler.inductor import aside, configurations, deviceless, lowerings
+from fusewise.compiler.inductor import aside, deviceless, lowerings
 from fusewise.compiler.inductor.choices import variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.worth_trying import ranked_by
@@ -213,24 +213,6 @@ def test_aotautograd_is_told_the_strides_of_a_compile_that_ends_early(live: Any)
             told.append(list(strides or ()))
     assert told[0] == told[1] == told[2]
     assert (96 + 96, 1) in told[1]
-
-
-def test_only_the_first_run_of_a_graph_is_untuned(live: Any) -> None:
-    graph = _captured(live)
-    with graph.context():
-        output = graph.compile.compile(None, None)
-    run, untuned = output.current_callable, []
-
-    def noting(inputs: Sequence[Any]) -> Any:
-        untuned.append(configurations._untuned.get() is not None)
-        return run(inputs)
-
-    output.current_callable = noting
-    configurations.begin_untuned(output)
-    kept = output.current_callable
-    for called in (output, output, kept):
-        live.difference(graph._called(lambda inputs, f=called: f(list(inputs))), graph.eager())
-    assert untuned == [True, False, False]
 
 
 def test_choices_that_change_nothing_are_known_before(live: Any, predictor: Predictor) -> None:
