@@ -25,6 +25,7 @@ from fusewise.compiler.finishing import (
     SECOND_S,
     finish,
     first_offers,
+    left_to_try,
     let_go,
     may_finish,
     products_count,
@@ -341,8 +342,10 @@ class Contest:
         chosen = report.chosen
         assert chosen is not None
         if not purse.given:
-            # What could be tried on the default and on the best was in the first one.
-            open_still = chosen.origin not in ("default", "finish") or self._products_fit()
+            left = left_to_try(report, self.surveys, self.predictor, max(purse.left(), SECOND_S))
+            # On a CPU what could be tried on the default and on the best was in the first one.
+            counts = purse.kind != "cpu" or chosen.origin not in ("default", "finish")
+            open_still = (counts and bool(left)) or self._products_fit()
             if not open_still or not purse.fits(max(first_s, SECOND_S)):
                 if open_still and self._more():
                     report.untried.append("choices about single kernels of what was chosen")

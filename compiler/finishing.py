@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -56,17 +57,28 @@ def may_finish(surveys: Sequence[Survey], predictor: Predictor, graph: GraphComp
 def first_offers(
     surveys: Sequence[Survey], predictor: Predictor, schedule: Schedule, descents: int
 ) -> list[Offer]:
-    """What is to be tried on a schedule in the first contest, the most promising first.
+    """What is to be tried on top of a schedule, the most promising first.
 
-    ``descents``: different kernels to tune by coordinate descent, at most.
+    Args:
+        surveys: of the graph.
+        predictor: that they rest on.
+        schedule: of a plan that is in one of them.
+        descents: different kernels to tune by coordinate descent, at most.
     """
     if schedule.plan is None:
         return []
     for found in surveys:
-        if any(candidate.schedule == schedule for candidate in found.candidates):
+        if any(schedule.differs_in_kernels(c.schedule) for c in found.candidates):
             finishes = predictor.finishes(schedule.plan, found.problem)
-            return finishes.few(descents)
+            new = (_without(offer, schedule.codegen) for offer in finishes.few(descents))
+            return [offer for offer in new if offer.choices]
     return []
+
+
+def _without(offer: Offer, codegen: Sequence[Choice]) -> Offer:
+    """What of an offer is new to a schedule with these choices."""
+    known = {choice.name for choice in codegen}
+    return replace(offer, choices=tuple(c for c in offer.choices if c.name not in known))
 
 
 def let_go(job: GraphJob) -> None:
@@ -169,13 +181,24 @@ def _candidates(
     """Two candidates at most."""
     chosen = report.chosen
     assert chosen is not None
-    offers = _offers(surveys, predictor, chosen.schedule, seconds)
-    made = [finished(chosen, offer) for offer in offers]
+    made = left_to_try(report, surveys, predictor, seconds)
     if seconds < PRODUCTS_S or not products_count(surveys, predictor, graph) or _in_vain(report):
         return made
     lowering = chosen.schedule.lowering
     sums = with_sums(predictor, graph, job.graph_id, lowering, _descents(seconds))
     return made if sums is None else [*made[:1], sums[1]]
+
+
+def left_to_try(
+    report: GraphReport, surveys: Sequence[Survey], predictor: Predictor, seconds: float
+) -> list[Candidate]:
+    """What may still be tried on top of what the report says is chosen, in so many seconds."""
+    chosen = report.chosen
+    assert chosen is not None
+    offers = _offers(surveys, predictor, chosen.schedule, seconds)
+    known = {candidate.schedule for candidate in report.candidates}
+    made = (finished(chosen, offer) for offer in offers)
+    return [candidate for candidate in made if candidate.schedule not in known]
 
 
 def _in_vain(report: GraphReport) -> bool:

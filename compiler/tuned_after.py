@@ -14,14 +14,15 @@ import msgspec
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Predictor, Survey
 from fusewise.costmodel.gains import LEAST_SHARE
-from fusewise.schedule.schedule import Candidate, Choice, Schedule
+from fusewise.schedule.schedule import Candidate
 from fusewise.search.finishing import Offer
 
 
 def tune_after(report: GraphReport, surveys: Sequence[Survey], predictor: Predictor) -> None:
     """Have kernels of what the report says is chosen tuned that take much of its time.
 
-    Not those that were timed tuned under the same plan and choices: they were no faster.
+    Also where a contest did not find them faster by as much as it asks for: each is held against
+    its own block sizes, and goes on from what is found.
 
     Args:
         report: with the outcome of a contest, which is carried on.
@@ -33,10 +34,11 @@ def tune_after(report: GraphReport, surveys: Sequence[Survey], predictor: Predic
     offer = _offer(chosen, surveys, predictor)
     if offer is None:
         return
-    left = {choice for choice in offer.choices if not _tried(choice, chosen, report.candidates)}
+    schedule = chosen.schedule
+    tuned_by_now = {choice.name for choice in schedule.codegen}
+    left = {choice for choice in offer.choices if choice.name not in tuned_by_now}
     if not left:
         return
-    schedule = chosen.schedule
     codegen = tuple(sorted({*schedule.codegen, *left}))
     tuned = Candidate(
         schedule=msgspec.structs.replace(schedule, codegen=codegen),
@@ -59,20 +61,10 @@ def _offer(chosen: Candidate, surveys: Sequence[Survey], predictor: Predictor) -
     if not predictor.tunes or schedule.plan is None:
         return None
     for survey in surveys:
-        if survey.rules is None and any(_alike(schedule, c.schedule) for c in survey.candidates):
+        if survey.rules is None and any(
+            schedule.differs_in_kernels(c.schedule) for c in survey.candidates
+        ):
             savings = {**(survey.savings or {}), **predictor.savings}
             finishes = replace(predictor, savings=savings).finishes(schedule.plan, survey.problem)
             return finishes.tuned_by_prediction(LEAST_SHARE, heavy=True)
     return None
-
-
-def _tried(choice: Choice, chosen: Candidate, candidates: Sequence[Candidate]) -> bool:
-    """Whether a kernel is tuned by now, or was timed so."""
-    timed = [chosen, *(c for c in candidates if c.status != "predicted")]
-    alike = [one.schedule for one in timed if _alike(chosen.schedule, one.schedule)]
-    return any(choice.name == other.name for one in alike for other in one.codegen)
-
-
-def _alike(one: Schedule, other: Schedule) -> bool:
-    """Whether two schedules differ in nothing but how single kernels are generated."""
-    return (one.plan, one.lowering) == (other.plan, other.lowering)

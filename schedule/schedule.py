@@ -50,6 +50,10 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
         """Stable hash over everything in it."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
+    def differs_in_kernels(self, other: Schedule) -> bool:
+        """Whether another one is the same, or differs only in how single kernels are generated."""
+        return (self.plan, self.lowering) == (other.plan, other.lowering)
+
     def describe(self) -> str:
         """The choices in a few words: ``realize_reads_threshold=16, 12 groups``."""
         parts = [f"{c.name}={c.value}" for c in (*self.lowering, *self.codegen)]

