@@ -102,7 +102,7 @@ def cuda_parts(
     written = sum((amount(name) for name in DISTINCT if name.startswith("written")), np.zeros(n))
     distinct = read + written
     # What is written where it was read takes no other room; what is read again does.
-    room = distinct - amount("in_place") + amount("cached")
+    room = np.maximum(distinct - amount("in_place"), 0.0) + amount("cached")
     beyond = room / np.maximum(_KEPT * amount("device_cache_bytes"), 1.0)
     kept = 1.0 / (1.0 + beyond**_SUDDEN)
     near = _together(_CACHE_READ * read, _CACHE_WRITTEN * written, _CACHE_NORM) / cache

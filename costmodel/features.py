@@ -340,6 +340,7 @@ class Featurizer:
         column[COLUMN["parallel"]] = np.minimum(
             held, at_once(column[COLUMN["parallel"]], column[COLUMN["rnumel"]], self.profile)
         )
-        room = distinct - column[COLUMN["in_place"]] + column[COLUMN["cached"]]
+        # What is overwritten may be more than what a kernel gets to see of it.
+        room = np.maximum(distinct - column[COLUMN["in_place"]], 0.0) + column[COLUMN["cached"]]
         fill = room / max(self.profile.cache_bytes, 1)
         column[COLUMN["cache_fill"]] = fill
