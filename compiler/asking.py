@@ -95,7 +95,7 @@ def worth_timing(
     tried = finish(default)
     both = finish(gaining[0])[:1] if gaining else []
     ahead = [*gaining[:1], *_by_experience(surveys, hopeful)[:1]]
-    if predictor.profile.kind == "cuda":
+    if predictor.profile.kind == "cuda" and not predictor.tunes:
         # Block sizes: predictions say nothing of them, and they are most likely to pay.
         ahead = [*tried[:1], *ahead, *both]
     else:

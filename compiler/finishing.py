@@ -59,6 +59,8 @@ def first_offers(
 ) -> list[Offer]:
     """What is to be tried on top of a schedule, the most promising first.
 
+    No block sizes where those are tuned when kernels run: they need no contest then.
+
     Args:
         surveys: of the graph.
         predictor: that they rest on.
@@ -70,7 +72,8 @@ def first_offers(
     for found in surveys:
         if any(schedule.differs_in_kernels(c.schedule) for c in found.candidates):
             finishes = predictor.finishes(schedule.plan, found.problem)
-            new = (_without(offer, schedule.codegen) for offer in finishes.few(descents))
+            offers = finishes.few(descents, blocks=not predictor.tunes)
+            new = (_without(offer, schedule.codegen) for offer in offers)
             return [offer for offer in new if offer.choices]
     return []
 

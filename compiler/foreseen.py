@@ -26,13 +26,14 @@ class Foreseen:
         self._report = report
         self._surveys = surveys
         self._predictor = predictor
-        # With the kernels tuned that are expected to gain by it: in a contest all are waited for.
-        told, self._share = self._predicted(replace(predictor, tunes=False))
+        # Kernels that are tuned when they run are so whatever a contest takes.
+        savings = {} if predictor.tunes else predictor.savings
+        told, self._share = self._predicted(replace(predictor, tunes=False, savings=savings))
         self._chosen = _chosen(told)
 
     @property
     def chosen(self) -> Candidate:
-        """What would be taken, its kernels tuned only as far as that is expected to save time."""
+        """What would be taken, without the block sizes of kernels that are tuned when they run."""
         return self._chosen
 
     @property

@@ -187,7 +187,7 @@ class GraphWay:
         session, report = self._session, self._report
         job = self._announce(key) if session.options.mode == "measure" else None
         ruled = session.options.rules is not None
-        # What was found in the seconds there were is not the last word.
+        # What a contest found in the seconds there were is not the last word.
         goes_on = job is not None and not (ruled or self._purse.given) and compiles_blocks()
         with going_on(goes_on):
             if ruled:
@@ -313,7 +313,9 @@ class GraphWay:
         report.rules = surveys[0].rules
         report.nodes = len(surveys[0].problem.nodes)
         savings = by_signature(own.savings, own.nodes, surveys[0])
-        predictor = replace(predictor, savings=savings, tunes=ranked and compiles_blocks())
+        # In seconds that a user gives for measuring, block sizes are measured with the rest.
+        tunes = ranked and compiles_blocks() and (job is None or not purse.given)
+        predictor = replace(predictor, savings=savings, tunes=tunes)
         if job is None:
             read = functools.partial(self._read, key, predictor) if early else None
             choose_predicted(report, surveys, predictor, read=read)

@@ -52,8 +52,8 @@ class Predictor:
     #: Part of a kernel's time that other block sizes are expected to save, by signature, as far as
     #: that is known.
     savings: Mapping[str, float] = field(default_factory=dict)
-    #: Whether kernels of which little is expected may be tuned where they run, which takes a pool
-    #: that compiles what is tried.
+    #: Whether kernels are tuned where they run, also those of which little is expected. It takes a
+    #: pool that compiles what is tried.
     tunes: bool = False
     #: Costs by problem (its ``id``), for as long as they are to be remembered; None for not at all.
     costs: dict[int, PlanCost] | None = field(default=None, repr=False, compare=False)

@@ -136,7 +136,7 @@ class Finishes:
             self._savings.get(signature),
         )
 
-    def few(self, most_descended: int = _MOST_TUNED) -> list[Offer]:
+    def few(self, most_descended: int = _MOST_TUNED, *, blocks: bool = True) -> list[Offer]:
         """At most two offers, for when every try is waited for: the best, and it with the next.
 
         On a GPU kernels that are worth it are tuned, which is most likely to pay and so comes
@@ -145,10 +145,11 @@ class Finishes:
 
         Args:
             most_descended: different kernels to tune by coordinate descent, at most.
+            blocks: whether any are tuned.
         """
         if not self._on_gpu:
             return _best_two([self.written_out(), self.grain()])
-        tuned = self.tuned(most_descended)
+        tuned = self.tuned(most_descended) if blocks else None
         others = [self.together(), self.shaped()]
         if tuned is None or not most_descended:
             return _best_two([tuned, *others])
