@@ -23,6 +23,7 @@ from fusewise.costmodel.gains import (
     kinds_of,
     sure_total,
 )
+from fusewise.schedule.kernel_choices import combos
 from fusewise.schedule.schedule import Candidate
 from fusewise.search.finishing import Offer, on_top
 from fusewise.search.shortlist import shortlist
@@ -95,7 +96,7 @@ def choose_predicted(
     shared, saved_us = finished or (None, 0.0)
     untuned = shared or base.candidate
     if predictor.tunes:
-        tuning = _tuning(base, known, heavy=True)
+        tuning = _tuning(base, known, heavy=True, sets=combos(untuned.schedule.codegen))
     tuned = None if tuning is None else _tuned(untuned, tuning, total_us)
     chosen = tuned or untuned
     others = [c for c in (untuned, base.candidate) if c not in (chosen, default)]
@@ -186,7 +187,13 @@ def _written_out(
     return candidate, offer.gain_us
 
 
-def _tuning(foreseen: _Foreseen, predictor: Predictor, *, heavy: bool = False) -> Offer | None:
+def _tuning(
+    foreseen: _Foreseen,
+    predictor: Predictor,
+    *,
+    heavy: bool = False,
+    sets: Sequence[Sequence[str]] = (),
+) -> Offer | None:
     """Block sizes of kernels of a candidate to tune; None where that is to save too little.
 
     Each kernel is timed with few block sizes, the compiler's own among them, where it runs: a
@@ -198,7 +205,7 @@ def _tuning(foreseen: _Foreseen, predictor: Predictor, *, heavy: bool = False) -
     if not predictor.savings or foreseen.survey.rules is not None:
         return None
     finishes = predictor.finishes(plan, foreseen.survey.problem)
-    return finishes.tuned_by_prediction(LEAST_SHARE, heavy=heavy)
+    return finishes.tuned_by_prediction(LEAST_SHARE, heavy=heavy, sets=sets)
 
 
 def _saved_us(foreseen: _Foreseen, tuning: Offer | None) -> float:

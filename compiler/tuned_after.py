@@ -14,6 +14,7 @@ import msgspec
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.survey import Predictor, Survey
 from fusewise.costmodel.gains import LEAST_SHARE
+from fusewise.schedule.kernel_choices import combos
 from fusewise.schedule.schedule import Candidate
 from fusewise.search.finishing import Offer
 
@@ -66,5 +67,6 @@ def _offer(chosen: Candidate, surveys: Sequence[Survey], predictor: Predictor) -
         ):
             savings = {**(survey.savings or {}), **predictor.savings}
             finishes = replace(predictor, savings=savings).finishes(schedule.plan, survey.problem)
-            return finishes.tuned_by_prediction(LEAST_SHARE, heavy=True)
+            sets = combos(schedule.codegen)
+            return finishes.tuned_by_prediction(LEAST_SHARE, heavy=True, sets=sets)
     return None

@@ -27,7 +27,7 @@ from fusewise.schedule.problem import group_signature
 from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
 from fusewise.search.launch_sets import launch_sets
-from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel
+from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel, in_one_launch
 
 #: Up to so many launches' time a kernel does little but be launched, and no block size helps it.
 _BARE: Final = 2.0
@@ -215,7 +215,7 @@ class Finishes:
         """
         worth = [
             kernels
-            for kernels in self._alike()
+            for kernels in _alike(self.kernels)
             if self._is_long(kernels[0]) and self._is_worth_tuning(kernels)
         ]
         # Of those that nothing is known of, the one that takes most of the time comes first.
@@ -235,17 +235,20 @@ class Finishes:
             f"{len(worth)} different kernels that take {share:.0%} of the time are tuned",
         )
 
-    def tuned_by_prediction(self, least_share: float, *, heavy: bool = False) -> Offer | None:
+    def tuned_by_prediction(
+        self, least_share: float, *, heavy: bool = False, sets: Sequence[Sequence[str]] = ()
+    ) -> Offer | None:
         """Block sizes of kernels that are known to gain; None where that is less than a share.
 
         Args:
             least_share: part of the plan's time that has to be gained together.
             heavy: whether those that take much of the time count, too, of which nothing is known
                 or expected: predictions of it are often wrong.
+            sets: kernels that share a launch, by a node of each; such a launch is one kernel.
         """
         worth = [
             kernels
-            for kernels in self._alike()
+            for kernels in _alike(self._launched(sets))
             if (kernels[0].saving is not None and self._is_worth_tuning(kernels))
             or (heavy and self._is_heavy(kernels))
         ]
@@ -279,15 +282,16 @@ class Finishes:
                 sum(k.gain_us for k in kernels),
                 f"{len(kernels)} kernels of {kernels[0].us:.1f} us",
             )
-            for kernels in self._alike()
+            for kernels in _alike(self.kernels)
         ]
 
-    def _alike(self) -> list[list[PlannedKernel]]:
-        """Kernels by their code, those that take most time together first."""
-        alike: dict[str, list[PlannedKernel]] = defaultdict(list)
-        for kernel in self.kernels:
-            alike[kernel.signature].append(kernel)
-        return sorted(alike.values(), key=lambda ks: (-sum(k.us for k in ks), ks[0].names))
+    def _launched(self, sets: Sequence[Sequence[str]]) -> list[PlannedKernel]:
+        """The kernels, those of each set as one."""
+        by_name = {name: kernel for kernel in self.kernels for name in kernel.names}
+        shared = [[by_name[name] for name in names if name in by_name] for names in sets]
+        within = {id(kernel) for kernels in shared for kernel in kernels}
+        alone = [kernel for kernel in self.kernels if id(kernel) not in within]
+        return [*alone, *(in_one_launch(kernels) for kernels in shared if kernels)]
 
     def together(self) -> Offer | None:
         """Small independent kernels in common launches; None where that cannot count."""
@@ -339,7 +343,7 @@ class Finishes:
         Small ones are left out: those that share a launch cannot share rows.
         """
         offers = []
-        for kernels in self._alike():
+        for kernels in _alike(self.kernels):
             found = self._other_shape(kernels[0])
             if found is None or kernels[0].us <= SMALL * self._launch_us:
                 continue
@@ -381,6 +385,14 @@ class Finishes:
             (len(names) - 1) * self._launch_us,
             f"{len(names)} kernels of {sum(k.us for k in kernels) / len(kernels):.1f} us",
         )
+
+
+def _alike(kernels: Iterable[PlannedKernel]) -> list[list[PlannedKernel]]:
+    """Kernels by their code, those that take most time together first."""
+    alike: dict[str, list[PlannedKernel]] = defaultdict(list)
+    for kernel in kernels:
+        alike[kernel.signature].append(kernel)
+    return sorted(alike.values(), key=lambda ks: (-sum(k.us for k in ks), ks[0].names))
 
 
 def _best_two(every: Iterable[Offer | None]) -> list[Offer]:

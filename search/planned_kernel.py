@@ -5,7 +5,8 @@ Offers nothing itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 #: Part of a kernel's time that tuning takes off at most, from experience.
@@ -48,3 +49,20 @@ class PlannedKernel:
     def possible_us(self) -> float:
         """What tuning might save at the most."""
         return self.gain_us if self.saving is not None else MOST_GAIN * self.us
+
+
+def in_one_launch(kernels: Sequence[PlannedKernel]) -> PlannedKernel:
+    """Kernels that share a launch, one at least, as the one that they are: nothing is known of it.
+
+    It takes what they take together; that a launch is saved does not count.
+    """
+    return replace(
+        kernels[0],
+        names=tuple(name for kernel in kernels for name in kernel.names),
+        us=sum(kernel.us for kernel in kernels),
+        least_us=sum(kernel.least_us for kernel in kernels),
+        signature=" ".join(kernel.signature for kernel in kernels),
+        iterations=sum(kernel.iterations for kernel in kernels),
+        read_bytes=sum(kernel.read_bytes for kernel in kernels),
+        saving=None,
+    )

@@ -22,7 +22,7 @@ from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.inductor.program import forget_kernels, load_module
 from fusewise.compiler.inductor.triton_ahead import await_kernels
 from fusewise.compiler.measuring import cuda_timing
-from fusewise.schedule.kernel_choices import blocks_choice
+from fusewise.schedule.kernel_choices import blocks_choice, combo_choice
 from fusewise.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.gpu
@@ -270,6 +270,24 @@ def test_a_plan_from_elsewhere_is_tuned_without_compiling_step_by_step(
         graph.compile.compile_for_tuning(chosen, again)
         assert blocks_ahead._asked
         assert not any(asked.futures for asked in blocks_ahead._asked.values())
+    rounds._rounds.clear()
+
+
+def test_kernels_of_one_launch_are_tuned_as_one(live: Any, untuned: None) -> None:
+    configurations.tune_ours_warm(cuda_timing.samples)
+    args = tuple(torch.randn(n, 256, device="cuda") for n in (512, 1024))
+    (graph,) = live.capture(live.UserProgram(lambda x, y: (x.sin() * 2, y.exp() + 1), args))
+    plan = graph.surveyed.default
+    names = [group[0] for group in plan.groups]
+    assert len(names) == 2
+    together = (combo_choice(names), blocks_choice(names[0], "descent"))
+    chosen = Schedule(plan=plan, codegen=tuple(sorted(together)))
+    with fresh_cache(), graph.context():
+        output, path = compiled_for_tuning(graph, chosen)
+        own = rounds._rounds[path]
+        for _ in range(7):
+            live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
+        assert own.over and len(own._tried) > 1
     rounds._rounds.clear()
 
 

@@ -286,6 +286,20 @@ def test_by_prediction_only_what_is_known_to_gain_is_tuned() -> None:
     assert len(tunings(offer.choices)) == len(alike)
 
 
+def test_kernels_of_one_launch_are_tuned_as_one() -> None:
+    nodes = [kernel(f"op{i}", SMALL) for i in range(8)]
+    found = finishes([*nodes, kernel("large", LARGE)], savings={"large": 0.1})
+    sets = (("op0", "op1", "op2", "op3"), ("op4", "op5"))
+    both = finishes(nodes).tuned_by_prediction(0.02, heavy=True, sets=sets)
+    assert both is not None and both.gain_us == 0.0
+    # Of one launch the choice is about its first kernel.
+    assert tunings(both.choices) == {"op0": "descent", "op4": "descent"}
+    assert finishes(nodes).tuned_by_prediction(0.02, heavy=True) is None
+    # Beside large ones they count for little.
+    alone = found.tuned_by_prediction(0.02, heavy=True, sets=sets)
+    assert alone is not None and tunings(alone.choices) == {"large": "descent"}
+
+
 def test_few_are_the_best_and_it_with_the_next() -> None:
     small = [kernel(f"op{i}", SMALL) for i in range(12)]
     large = [kernel(f"large{i}", LARGE << i) for i in range(4)]
