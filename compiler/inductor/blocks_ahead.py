@@ -236,7 +236,12 @@ def _beginning(path: str, name: str, environment: Mapping[str, str]) -> Begin:
     def begin(sizes: Sequence[BlockSizes]) -> Coming:
         if not AsyncCompile.use_process_pool():
             return tuple
-        _submit({path: name}, {path: sizes}, environment)
+        try:
+            _submit({path: name}, {path: sizes}, environment)
+        except (RuntimeError, OSError):
+            # A pool that was shut down meanwhile is no reason for a program to fail.
+            log.debug("no more block sizes for %s", name, exc_info=True)
+            return tuple
         return _asked[path].compiled
 
     return begin

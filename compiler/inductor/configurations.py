@@ -36,7 +36,7 @@ from fusewise.compiler.inductor.launchers import (
     spills,
 )
 from fusewise.compiler.inductor.replacing import once
-from fusewise.compiler.inductor.rounds import due, has_rounds
+from fusewise.compiler.inductor.rounds import came_to, due, has_rounds
 from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.errors import MeasureError
 from fusewise.search.blocks import fastest
@@ -181,7 +181,7 @@ def _next_round(kernel: Any, launcher: Any, clock: Clock | None, args: Any, kwar
     """
     rounds = due(kernel)
     if rounds is None:
-        return launcher
+        return _with_sizes(kernel, launcher, came_to(kernel))
     if clock is None:
         rounds.stop()
         return launcher
@@ -189,10 +189,27 @@ def _next_round(kernel: Any, launcher: Any, clock: Clock | None, args: Any, kwar
     if not offered:
         return launcher
     began = time.time_ns()
-    chosen = _best(kernel, launcher, offered, clock, args, kwargs)
+    try:
+        chosen = _best(kernel, launcher, offered, clock, args, kwargs)
+    except torch.OutOfMemoryError:
+        # There has to be room for copies of what it changes.
+        log.debug("%s is not timed: no memory", kernel.fn.__name__)
+        rounds.stop()
+        return launcher
     last = rounds.settle(kernel, chosen.config, gained=chosen is not launcher)
     _keep(kernel, chosen, began, final=last)
     return chosen
+
+
+def _with_sizes(kernel: Any, launcher: Any, sizes: BlockSizes | None) -> Any:
+    """A launcher with these block sizes; ``launcher`` where it has them, or there are none."""
+    if sizes is None or sizes == sizes_of(launcher.config):
+        return launcher
+    loaded = load_sizes(kernel, launcher.config, sizes)
+    if loaded is None:
+        return launcher
+    loaded.config.found_by_coordesc = True
+    return loaded
 
 
 def _best(

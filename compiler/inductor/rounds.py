@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch._inductor.output_code import CompiledFxGraph
 
-from fusewise.compiler.inductor.block_sizes import steps_from
+from fusewise.compiler.inductor.block_sizes import sizes_of, steps_from
 from fusewise.compiler.inductor.replacing import holding
 from fusewise.schedule.block_sizes import BlockSizes
 
@@ -40,6 +40,8 @@ class Rounds:
     coming: Coming
     #: None where nothing follows the first one.
     begin: Begin | None = None
+    #: The fastest so far; None before the first round.
+    best: BlockSizes | None = None
     _tried: set[BlockSizes] = field(default_factory=set)
     _begun: int = 0
     _over: bool = False
@@ -73,10 +75,11 @@ class Rounds:
             best: the fastest configuration of it so far.
             gained: whether that is another one than before.
         """
-        step = _step.get()
+        self.best = sizes_of(best)
         # Neighbours of what a model chose are looked at once, whatever came of that.
         ends = self._begun >= _MOST_ROUNDS or (self._begun > 0 and not gained)
-        if not ends and self.begin is not None and step is not None and step.comes_again:
+        # Without a step nobody would ask for another one.
+        if not ends and self.begin is not None and _step.get() is not None:
             near = [one for one in steps_from(kernel, best) if one not in self._tried]
             if near:
                 self.coming = self.begin(near[:_EACH])
@@ -92,8 +95,6 @@ class _Step:
 
     #: Whether all run as they are, since nothing was waited for yet.
     waits_for_nothing: bool
-    #: Whether the graph will tell when it runs again.
-    comes_again: bool = True
     #: Kernels that asked what is due, and their rounds.
     asked: list[tuple[Any, Rounds]] = field(default_factory=list)
 
@@ -142,6 +143,15 @@ def due(kernel: Any) -> Rounds | None:
             return None
     # What a user captures is not to hold launches that take times.
     return None if torch.cuda.is_current_stream_capturing() else rounds
+
+
+def came_to(kernel: Any) -> BlockSizes | None:
+    """What another kernel of the same source came to, if its rounds are over.
+
+    A source is loaded once for each program and device that runs it, and tuned once.
+    """
+    rounds = _rounds[kernel.filename]
+    return rounds.best if rounds.over and not torch.cuda.is_current_stream_capturing() else None
 
 
 @contextmanager

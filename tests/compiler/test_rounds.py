@@ -145,6 +145,31 @@ def test_what_cannot_be_launched_again_and_again_stays_as_it_is(
     assert timed.loaded == [] and offered.rounds.over and offered.waited == []
 
 
+def test_a_kernel_that_there_is_no_memory_to_time_stays_as_it_is(offered: Offered) -> None:
+    timed = Timed(offered.kernel, lambda one: 5.0 if one == offered.sizes[1] else 10.0)
+    configurations.tune_warm(timed.clock)
+
+    def no_room(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    offered.kernel.clone_args = no_room
+    assert set(offered.steps(timed, 3)) == {offered.sizes[0]}
+    assert offered.rounds.over
+
+
+def test_what_one_kernel_came_to_others_of_its_source_take(offered: Offered) -> None:
+    timed = Timed(offered.kernel, lambda one: 5.0 if one == offered.sizes[1] else 10.0)
+    configurations.tune_warm(timed.clock)
+    assert offered.steps(timed)[-1] == offered.sizes[1] and offered.rounds.over
+    waited = len(offered.waited)
+    # Loaded before anything was found, as for another device.
+    other = Timed(load_kernel(offered.kernel.filename, "triton_red"), lambda _: 1.0)
+    other.kernel.configs = offered.kernel.configs
+    launcher = other.tuned()
+    assert sizes_of(launcher.config) == offered.sizes[1] and launcher.config.found_by_coordesc
+    assert other.loaded == [offered.sizes[1]] and len(offered.waited) == waited
+
+
 def test_nothing_is_timed_while_a_user_captures(
     offered: Offered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
