@@ -29,7 +29,12 @@ from fusewise.compiler.inductor.worth_trying import ranked_by
 from fusewise.compiler.looking import LOOKS_PREDICTED, looks_begun, survey_all
 from fusewise.compiler.measuring.cuda_clock import waking
 from fusewise.compiler.measuring.job import GraphJob
-from fusewise.compiler.memory import Remembered, recall, recall_at_once, remember
+from fusewise.compiler.memory import (
+    Remembered,
+    recall,
+    recall_at_once,
+    remember,
+)
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.own_program import OwnProgram, begin_own, compile_written
 from fusewise.compiler.partial import partial_plan
@@ -46,10 +51,10 @@ from fusewise.compiler.session import (
     unmeasurable,
 )
 from fusewise.compiler.survey import Predictor, Survey, default_candidate
+from fusewise.compiler.tuned_after import note_blocks, remember_tuning
 from fusewise.costmodel.block_model import blocks_of
 from fusewise.costmodel.gains import gains_of
 from fusewise.schedule.errors import MeasureError, PlanError
-from fusewise.schedule.kernel_choices import tunings
 from fusewise.schedule.plan_file import PlanFile, PlannedGraph
 from fusewise.schedule.schedule import Candidate, Schedule
 
@@ -197,8 +202,8 @@ class GraphWay:
             self._ahead = decided.ahead
             output = self._compile_chosen()
         if not goes_on:
-            self._note_blocks(output)
-        remember(
+            note_blocks(report, self._graph, output)
+        told = remember(
             session.store,
             report,
             parts=dict(key.parts),
@@ -207,6 +212,7 @@ class GraphWay:
             model_id=predictor.model.id,
             conditions=decided.conditions,
         )
+        remember_tuning(report, self._graph, output, session.store, told)
         if session.met is not None:
             session.met.note()
         return output
@@ -403,15 +409,6 @@ class GraphWay:
             return self.default_output
         assert report.chosen is not None
         return self._compile(report.chosen)
-
-    def _note_blocks(self, output: Any) -> None:
-        """Keep with what was chosen the block sizes that its kernels were tuned to."""
-        report, chosen = self._report, self._report.chosen
-        if chosen is None or not tunings(chosen.schedule.codegen):
-            return
-        found = self._graph.found_blocks(chosen.schedule, output)
-        report.chosen = msgspec.structs.replace(chosen, blocks=found)
-        report.candidates = [report.chosen if c is chosen else c for c in report.candidates]
 
     def _compile(self, chosen: Candidate) -> Any:
         with self._report.phase("compile"):

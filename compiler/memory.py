@@ -5,6 +5,7 @@ The bridge between the pipeline and the store; decides nothing itself.
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +27,14 @@ from fusewise.datasets.rows import (
     Row,
     ScheduleRow,
     encode_problem,
+    utc_now,
 )
 from fusewise.datasets.store import Store
+from fusewise.schedule.errors import StoreError
 from fusewise.schedule.problem import Problem
-from fusewise.schedule.schedule import Candidate
+from fusewise.schedule.schedule import Candidate, Choice
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,16 +98,19 @@ def remember(
     conditions: dict[str, float],
     family: str = "",
     source: str = "compile",
-) -> None:
+) -> list[Row]:
     """Write down what a compile found out, to be taken in by whoever opens the store next.
+
+    Returns:
+        What tells of the decision; nothing where none was taken.
 
     Raises:
         StoreError: the spool cannot be written.
     """
-    rows: list[Row] = [device_row(profile)]
-    rows += _graph_rows(report, parts, surveys, family, source)
+    measured: list[Row] = [device_row(profile)]
+    told = _graph_rows(report, parts, surveys, family, source)
     for candidate in report.candidates:
-        rows.append(
+        told.append(
             ScheduleRow(
                 id=candidate.schedule.id,
                 graph_key=report.key,
@@ -115,10 +123,11 @@ def remember(
             )
         )
         if candidate.status != "predicted":
-            rows.append(_measurement(candidate, report.key, profile, conditions))
+            measured.append(_measurement(candidate, report.key, profile, conditions))
     # A choice that a failure forced is no decision: the next compile is to try again.
-    if report.chosen is not None and report.fallback is None:
-        rows.append(
+    decided = report.chosen is not None and report.fallback is None
+    if report.chosen is not None and decided:
+        told.append(
             DecisionRow(
                 graph_key=report.key,
                 device_key=profile.key,
@@ -128,7 +137,39 @@ def remember(
                 candidates=tuple(CandidateSummary.of(c) for c in report.candidates),
             )
         )
-    store.append(rows)
+    store.append([*measured, *told])
+    return told if decided else []
+
+
+def remember_blocks(store: Store, told: Sequence[Row], blocks: Sequence[Choice]) -> None:
+    """Write a decision down once more, with the block sizes that kernels have come to since.
+
+    Args:
+        store: that it was written to.
+        told: what :func:`remember` gave.
+        blocks: those of the chosen schedule, by kernel; they stand for what is known of the same.
+    """
+    if not blocks:
+        return
+    rows = [_with_blocks(row, blocks) if isinstance(row, DecisionRow) else row for row in told]
+    try:
+        store.append(rows)
+    except StoreError as error:
+        # The program runs on, and what compiles it next tunes it again.
+        log.debug("block sizes are not remembered: %s", error)
+
+
+def _with_blocks(decision: DecisionRow, blocks: Sequence[Choice]) -> DecisionRow:
+    names = {choice.name for choice in blocks}
+
+    def known(candidate: CandidateSummary) -> CandidateSummary:
+        if candidate.schedule_id != decision.schedule_id:
+            return candidate
+        kept = [choice for choice in candidate.blocks if choice.name not in names]
+        return msgspec.structs.replace(candidate, blocks=tuple(sorted([*kept, *blocks])))
+
+    candidates = tuple(map(known, decision.candidates))
+    return msgspec.structs.replace(decision, candidates=candidates, at=utc_now())
 
 
 def device_row(profile: DeviceProfile) -> DeviceRow:

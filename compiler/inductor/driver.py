@@ -29,7 +29,7 @@ from fusewise.compiler.inductor.compiling_ahead import (
 from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.cpp_kernels import kernel_library
 from fusewise.compiler.inductor.cpp_loading import prebuilt
-from fusewise.compiler.inductor.found_blocks import found_blocks
+from fusewise.compiler.inductor.found_blocks import found_blocks, tuned_kernels
 from fusewise.compiler.inductor.generating import UNCACHED, GraphPrograms, copy_graph, inlining_of
 from fusewise.compiler.inductor.hooks import Interceptor, intercept
 from fusewise.compiler.inductor.interceptors import Applier
@@ -117,7 +117,8 @@ class GraphCompile(GraphPrograms):
             ask_for_blocks(source, {})
             rounds = rounds_to_come(source)
             offer_rounds(rounds)
-            if rounds and not inductor_config.triton.cudagraphs:
+            comes = any(one.begin is not None for one in rounds.values())
+            if comes and not inductor_config.triton.cudagraphs:
                 tune_while_used(output)
 
     def found_blocks(self, schedule: Schedule, output: Any) -> tuple[Choice, ...]:
@@ -130,6 +131,15 @@ class GraphCompile(GraphPrograms):
         source = getattr(output, "source_code", None) or ""
         with self.settings(schedule):
             return found_blocks(source, self._kernels, schedule.codegen)
+
+    def tuned_kernels(self, schedule: Schedule, output: Any) -> dict[str, tuple[str, ...]]:
+        """Names of the choices that have a kernel tuned, by the path of the kernel's source.
+
+        For the arguments see :meth:`found_blocks`.
+        """
+        source = getattr(output, "source_code", None) or ""
+        with self.settings(schedule):
+            return tuned_kernels(source, self._kernels, schedule.codegen)
 
     def compile_ahead(self, schedule: Schedule, interceptor: Interceptor) -> Ahead:
         """:meth:`compile` while another compile of the graph waits, which may yet go on."""

@@ -56,6 +56,16 @@ def found_blocks(
     return tuple(sorted(found))
 
 
+def tuned_kernels(
+    source: str, nodes: Mapping[str, frozenset[str]], codegen: Sequence[Choice]
+) -> dict[str, tuple[str, ...]]:
+    """Names of the choices that have a kernel of a program tuned, by the path of its source.
+
+    For the arguments see :func:`found_blocks`.
+    """
+    return {path: tuple(chosen) for _, path, chosen in _tuned(source, nodes, codegen)}
+
+
 def tell_blocks(
     source: str, nodes: Mapping[str, frozenset[str]], blocks: Sequence[Choice]
 ) -> tuple[Told, ...]:

@@ -21,6 +21,7 @@ from torch._inductor.output_code import CompiledFxGraph
 from fusewise.compiler.inductor.block_sizes import sizes_of, steps_from
 from fusewise.compiler.inductor.replacing import holding
 from fusewise.schedule.block_sizes import BlockSizes
+from fusewise.schedule.schedule import Choice
 
 #: Waits for block sizes that are being compiled, and gives those that could be.
 Coming = Callable[[], tuple[BlockSizes, ...]]
@@ -54,11 +55,12 @@ class Rounds:
     def take(self, own: BlockSizes) -> tuple[BlockSizes, ...]:
         """What is to be timed now, ``own`` first, which the kernel has; waits for it.
 
-        Nothing where nothing else came.
+        Nothing where nothing else came. What was best for another kernel of the source is among it.
         """
         sizes = self.coming()
         self._tried.update(sizes, [own])
-        others = tuple(one for one in sizes if one != own)
+        found = () if self.best is None else (self.best,)
+        others = tuple(one for one in dict.fromkeys((*found, *sizes)) if one != own)
         if not others:
             self.stop()
         return (own, *others) if others else ()
@@ -167,22 +169,51 @@ def tuning_step(*, first: bool) -> Iterator[_Step]:
             kernel._cached_launcher = None
 
 
+class _InUse:
+    """What runs a compiled graph whose kernels are tuned while it is used."""
+
+    def __init__(self, output: CompiledFxGraph, run: Callable[..., Any]) -> None:
+        self._output, self._run, self._ran = output, run, False
+        #: Called once all rounds are over.
+        self.then: Callable[[], None] = lambda: None
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        runs: object = self._output.current_callable
+        # Whoever keeps this calls it again.
+        if runs is not self:
+            return self._run(inputs)
+        first, self._ran = not self._ran, True
+        with tuning_step(first=first) as now:
+            result = self._run(inputs)
+        if not first and all(rounds.over for _, rounds in now.asked):
+            self._output.current_callable = self._run
+            self.then()
+        return result
+
+
 def tune_while_used(output: CompiledFxGraph) -> None:
     """Have a compiled graph run once as it is, and then a round of its kernels each time."""
     run = output.current_callable
     assert run is not None, "it was compiled here"
-    ran = False
+    output.current_callable = _InUse(output, run)
 
-    def step(inputs: Sequence[Any]) -> Any:
-        nonlocal ran
-        # Whoever keeps this function calls it again.
-        if output.current_callable is not step:
-            return run(inputs)
-        first, ran = not ran, True
-        with tuning_step(first=first) as now:
-            result = run(inputs)
-        if not first and all(rounds.over for _, rounds in now.asked):
-            output.current_callable = run
-        return result
 
-    output.current_callable = step
+def when_over(output: Any, then: Callable[[], None]) -> None:
+    """Have something done once the rounds of a compiled graph's kernels are over, if it has any."""
+    step: object = getattr(output, "current_callable", None)
+    if isinstance(step, _InUse):
+        step.then = then
+
+
+def blocks_found(kernels: Mapping[str, Sequence[str]]) -> tuple[Choice, ...]:
+    """What the rounds of kernels came to, as far as they are over and something was timed.
+
+    Args:
+        kernels: names of the choices to have each tuned, by the path of its source.
+    """
+    found = []
+    for path, names in kernels.items():
+        rounds = _rounds.get(path)
+        if rounds is not None and rounds.over and rounds.best is not None:
+            found += [Choice(name, rounds.best.text) for name in names]
+    return tuple(sorted(found))

@@ -34,13 +34,13 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x * 2.0, -1) + x.sin()
 
 
-def predicted(store: Path, model: str, live: Any) -> GraphReport:
+def predicted(store: Path, model: str, live: Any, steps: int = 2) -> GraphReport:
     x = torch.randn(8192, 1000, device="cuda")
     options = {"fusewise.mode": "predict", "fusewise.store": store, "fusewise.model": model}
     known = len(fusewise.reports())
     compiled = torch.compile(rows, backend="fusewise", options=options)
-    # The first run tunes.
-    for _ in range(2):
+    # The second run tunes, and those after it.
+    for _ in range(steps):
         live.difference([compiled(x)], [rows(x)])
     (report,) = fusewise.reports()[known:]
     assert report.fallback is None and report.chosen is not None
@@ -57,6 +57,16 @@ def test_kernels_that_are_expected_to_gain_are_tuned(store: Path, model: str, li
     torch._dynamo.reset()
     again = predicted(store, model, live)
     assert again.source == "store" and again.chosen == report.chosen
+
+
+def test_what_tuning_came_to_is_kept_with_the_decision(store: Path, model: str, live: Any) -> None:
+    report = predicted(store, model, live, steps=8)
+    assert report.chosen is not None and report.chosen.blocks == ()
+    torch._dynamo.reset()
+    again = predicted(store, model, live)
+    assert again.source == "store" and again.chosen is not None
+    assert {c.name for c in again.chosen.blocks} <= {c.name for c in again.chosen.schedule.codegen}
+    assert again.chosen.blocks
 
 
 def test_without_a_model_of_block_sizes_none_are_tuned(store: Path, live: Any, home: Path) -> None:

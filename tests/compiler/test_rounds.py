@@ -24,6 +24,7 @@ from fusewise.compiler.inductor.block_sizes import (
 )
 from fusewise.compiler.inductor.rounds import Coming, Rounds, offer_rounds, tuning_step
 from fusewise.schedule.block_sizes import BlockSizes
+from fusewise.schedule.schedule import Choice
 from tests.compiler.timed_kernel import Timed
 from tests.compiler.triton_kernels import looped
 
@@ -100,6 +101,17 @@ def test_steps_lead_on_where_each_is_faster(offered: Offered) -> None:
     assert 3 <= len(offered.waited) <= 1 + rounds._MOST_ROUNDS
     tried = [one for sizes in offered.waited for one in sizes]
     assert len(tried) == len(set(tried))
+
+
+def test_what_rounds_came_to_is_told_once_they_are_over(offered: Offered) -> None:
+    timed = Timed(offered.kernel, lambda one: 5.0 if one == offered.sizes[1] else 10.0)
+    configurations.tune_warm(timed.clock)
+    kernels = {offered.kernel.filename: ("blocks:op1", "blocks:op2"), "elsewhere": ("blocks:op3",)}
+    offered.steps(timed, 2)
+    assert rounds.blocks_found(kernels) == ()
+    offered.steps(timed)
+    text = offered.sizes[1].text
+    assert rounds.blocks_found(kernels) == (Choice("blocks:op1", text), Choice("blocks:op2", text))
 
 
 def test_whoever_does_not_tell_when_it_runs_again_has_one_round(offered: Offered) -> None:
@@ -196,10 +208,15 @@ def test_a_graph_is_as_it_was_once_all_rounds_are_over() -> None:
     output: Any = SimpleNamespace(current_callable=run)
     rounds.tune_while_used(output)
     kept = output.current_callable
+    done: list[str] = []
+    rounds.when_over(output, lambda: done.append("over"))
     for _ in range(3):
         assert output.current_callable([1]) == [1]
-    assert asked == [True, False, False] and output.current_callable is kept
+    assert asked == [True, False, False] and output.current_callable is kept and not done
     left.stop()
     assert output.current_callable([2]) == [2] and output.current_callable is run
+    assert done == ["over"]
+    # What is not tuned has no rounds.
+    rounds.when_over(output, lambda: done.append("again"))
     # Whoever kept the function runs the graph.
-    assert kept([3]) == [3] and len(asked) == 4
+    assert kept([3]) == [3] and len(asked) == 4 and done == ["over"]

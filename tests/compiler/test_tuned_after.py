@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from fusewise.compiler.memory import recall, recall_at_once, remember, remember_blocks
 from fusewise.compiler.reports import GraphReport, RulesReport
 from fusewise.compiler.survey import Survey
 from fusewise.compiler.tuned_after import tune_after
 from fusewise.costmodel.gains import LEAST_SHARE
 from fusewise.datasets.dataset import load
+from fusewise.datasets.store import Store
 from fusewise.schedule.kernel_choices import blocks_choice, tunings
 from fusewise.schedule.schedule import Candidate, Choice
 from tests.compiler.known_costs import of_family, predictor_of, seen
@@ -98,3 +101,40 @@ def test_nothing_is_tuned_where_nothing_can_compile_it_or_rules_say_what_is_done
     assert after((ruled, predictor), won).chosen is won
     unknown: list[Survey] = []
     assert after((unknown, predictor), won).chosen is won
+
+
+def test_what_tuning_comes_to_is_remembered_with_the_decision(
+    surveyed: Any, tmp_path: Path
+) -> None:
+    surveys, predictor = surveyed
+    report = after(surveyed, timed(surveys[1].candidates[0], accepted=True))
+    report.key = "graph"
+    path, asked = tmp_path / "store.duckdb", ("graph", predictor.profile.key, "measure")
+    first, *others = tunings(heavy(surveyed))
+    sizes = "XBLOCK=64 warps=4 stages=1"
+    with Store.open(path) as store:
+        told = remember(
+            store,
+            report,
+            parts={},
+            surveys=surveys,
+            profile=predictor.profile,
+            model_id="model",
+            conditions={},
+        )
+        before = recall(store, *asked)
+        assert before is not None and before.chosen == report.chosen
+        for name in (first, *others[:1], first):
+            remember_blocks(store, told, [Choice(f"blocks:{name}", sizes)])
+        remember_blocks(store, told, [])
+        found = recall(store, *asked)
+        assert found is not None
+        assert found.chosen.schedule == before.chosen.schedule
+        assert found.chosen.blocks == (Choice(f"blocks:{first}", sizes),)
+        others_before = [c for c in before.candidates if c != before.chosen]
+        assert [c for c in found.candidates if c != found.chosen] == others_before
+        # Another compile need not open the store.
+        assert recall_at_once(path, *asked) == found
+    # Where nothing can be written the program goes on.
+    with Store.open(path, read_only=True) as closed:
+        remember_blocks(closed, told, [Choice(f"blocks:{first}", sizes)])
