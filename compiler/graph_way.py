@@ -17,6 +17,7 @@ import msgspec
 
 from fusewise.compiler.block_savings import by_signature, read_survey
 from fusewise.compiler.choosing import compile_default
+from fusewise.compiler.chosen_before import chosen_before
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.deciding import Contest
 from fusewise.compiler.inductor.blocks_ahead import compiles_blocks
@@ -29,19 +30,12 @@ from fusewise.compiler.inductor.worth_trying import ranked_by
 from fusewise.compiler.looking import LOOKS_PREDICTED, looks_begun, survey_all
 from fusewise.compiler.measuring.cuda_clock import waking
 from fusewise.compiler.measuring.job import GraphJob
-from fusewise.compiler.memory import (
-    Remembered,
-    recall,
-    recall_at_once,
-    remember,
-)
+from fusewise.compiler.memory import remember
 from fusewise.compiler.notices import warn_once
 from fusewise.compiler.own_program import OwnProgram, begin_own, compile_written
-from fusewise.compiler.partial import partial_plan
-from fusewise.compiler.plan_files import mismatch, nearest, planned_for
 from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
-from fusewise.compiler.ruled import check_known, lower_by_rules
+from fusewise.compiler.ruled import lower_by_rules
 from fusewise.compiler.session import (
     LEAST_OPERATORS,
     Session,
@@ -55,7 +49,6 @@ from fusewise.compiler.tuned_after import note_blocks, remember_tuning
 from fusewise.costmodel.block_model import blocks_of
 from fusewise.costmodel.gains import gains_of
 from fusewise.schedule.errors import MeasureError, PlanError
-from fusewise.schedule.plan_file import PlanFile, PlannedGraph
 from fusewise.schedule.schedule import Candidate, Schedule
 
 log = logging.getLogger(__name__)
@@ -113,80 +106,18 @@ class GraphWay:
                 )
         report.key, report.model = key.key, predictor.model.name
         with ranked_by(blocks_of(predictor.model)):
-            output = self._known(key, predictor)
-            if output is None and session.options.mode == "replay":
+            known = chosen_before(session, graph, report, key, predictor.profile.key)
+            if known is not None:
+                return self._compile(known)
+            if session.options.mode == "replay":
                 raise PlanError(
                     f"no schedule is stored for the {report.kind} graph {report.key}",
                     subject=f"store {session.options.store}",
                     remedy="compile once in mode measure or predict, or give fusewise.plan",
                 )
-            if output is not None:
-                return output
             # Kernels are timed with several block sizes as soon as they run for the first time.
             with waking(device):
                 return self._new(key, predictor)
-
-    def _known(self, key: GraphKey, predictor: Predictor) -> Any | None:
-        """Compile by the plan file or by an earlier decision; None where there is neither."""
-        report, session = self._report, self._session
-        if session.plan_file is not None:
-            planned, reason = self._planned(key, session.plan_file)
-            report.source = "plan file"
-            report.chosen = planned.candidate(reason)
-            report.candidates = [report.chosen]
-            self._check_rules(report.chosen)
-            return self._compile(report.chosen)
-        with report.phase("recall"):
-            asked = (key.key, predictor.profile.key, session.options.mode)
-            # The store is only opened where that is not enough.
-            remembered = recall_at_once(session.options.store, *asked)
-            if remembered is None and not session.fresh:
-                remembered = recall(session.store, *asked)
-        if remembered is None or self._is_to_be_measured(remembered):
-            return None
-        try:
-            self._check_rules(remembered.chosen)
-        except PlanError:
-            # It is no answer to what is asked now.
-            return None
-        report.source = "store"
-        report.candidates = remembered.candidates
-        report.chosen = remembered.chosen
-        report.nodes = remembered.nodes
-        if self._graph.kind == "forward":
-            session.forward_key = key.key
-        return self._compile(remembered.chosen)
-
-    def _is_to_be_measured(self, remembered: Remembered) -> bool:
-        """Whether the user gives time to measure what there was none for when it was decided."""
-        options = self._session.options
-        given = options.mode == "measure" and bool(options.budget_s)
-        return given and all(c.status != "measured" for c in remembered.candidates)
-
-    def _check_rules(self, chosen: Candidate) -> None:
-        """See that what was chosen before keeps the rules.
-
-        Raises:
-            PlanError: it does not.
-        """
-        rules = self._session.options.rules
-        if rules is not None:
-            with self._report.phase("rules"):
-                self._report.rules = check_known(self._graph, rules, chosen.schedule)
-
-    def _planned(self, key: GraphKey, plan: PlanFile) -> tuple[PlannedGraph, str]:
-        """The graph's plan, and if that is of a changed graph what of it holds."""
-        kind, options = self._report.kind, self._session.options
-        found = nearest(plan, key, kind)
-        self._report.mismatch = mismatch(key, found) if found is not None else ()
-        if found is None or not self._report.mismatch or not options.partial:
-            return planned_for(plan, key, kind, f"plan file {options.plan}"), ""
-        with self._report.phase("carry over"):
-            part = partial_plan(self._graph, found, key.key)
-        planned = msgspec.structs.replace(
-            found, schedule=part.schedule, predicted_us=None, measured_us=None
-        )
-        return planned, part.told
 
     def _new(self, key: GraphKey, predictor: Predictor) -> Any:
         session, report = self._session, self._report
