@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fusewise.compiler.finishing import finished
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.rounds import blocks_found, when_over
 from fusewise.compiler.memory import remember_blocks
@@ -41,19 +42,13 @@ def tune_after(report: GraphReport, surveys: Sequence[Survey], predictor: Predic
     offer = _offer(chosen, surveys, predictor)
     if offer is None:
         return
-    schedule = chosen.schedule
-    tuned_by_now = {choice.name for choice in schedule.codegen}
+    tuned_by_now = {choice.name for choice in chosen.schedule.codegen}
     left = {choice for choice in offer.choices if choice.name not in tuned_by_now}
     if not left:
         return
-    codegen = tuple(sorted({*schedule.codegen, *left}))
-    tuned = Candidate(
-        schedule=msgspec.structs.replace(schedule, codegen=codegen),
+    tuned = msgspec.structs.replace(
+        finished(chosen, replace(offer, choices=tuple(left))),
         origin="blocks",
-        groups=chosen.groups,
-        predicted_us=chosen.predicted_us,
-        predicted_low_us=chosen.predicted_low_us,
-        predicted_high_us=chosen.predicted_high_us,
         blocks=chosen.blocks,
         accepted=True,
         reason=f"{chosen.reason}; {len(left)} more kernels of it are tuned when they run",

@@ -8,7 +8,6 @@ and decided by measuring. Measures and compiles nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +26,7 @@ from fusewise.schedule.problem import group_signature
 from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
 from fusewise.search.launch_sets import launch_sets
-from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel, in_one_launch
+from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel, alike, in_one_launch
 
 #: Up to so many launches' time a kernel does little but be launched, and no block size helps it.
 _BARE: Final = 2.0
@@ -215,7 +214,7 @@ class Finishes:
         """
         worth = [
             kernels
-            for kernels in _alike(self.kernels)
+            for kernels in alike(self.kernels)
             if self._is_long(kernels[0]) and self._is_worth_tuning(kernels)
         ]
         # Of those that nothing is known of, the one that takes most of the time comes first.
@@ -248,7 +247,7 @@ class Finishes:
         """
         worth = [
             kernels
-            for kernels in _alike(self._launched(sets))
+            for kernels in alike(self._launched(sets))
             if (kernels[0].saving is not None and self._is_worth_tuning(kernels))
             or (heavy and self._is_heavy(kernels))
         ]
@@ -282,7 +281,7 @@ class Finishes:
                 sum(k.gain_us for k in kernels),
                 f"{len(kernels)} kernels of {kernels[0].us:.1f} us",
             )
-            for kernels in _alike(self.kernels)
+            for kernels in alike(self.kernels)
         ]
 
     def _launched(self, sets: Sequence[Sequence[str]]) -> list[PlannedKernel]:
@@ -343,7 +342,7 @@ class Finishes:
         Small ones are left out: those that share a launch cannot share rows.
         """
         offers = []
-        for kernels in _alike(self.kernels):
+        for kernels in alike(self.kernels):
             found = self._other_shape(kernels[0])
             if found is None or kernels[0].us <= SMALL * self._launch_us:
                 continue
@@ -385,14 +384,6 @@ class Finishes:
             (len(names) - 1) * self._launch_us,
             f"{len(names)} kernels of {sum(k.us for k in kernels) / len(kernels):.1f} us",
         )
-
-
-def _alike(kernels: Iterable[PlannedKernel]) -> list[list[PlannedKernel]]:
-    """Kernels by their code, those that take most time together first."""
-    alike: dict[str, list[PlannedKernel]] = defaultdict(list)
-    for kernel in kernels:
-        alike[kernel.signature].append(kernel)
-    return sorted(alike.values(), key=lambda ks: (-sum(k.us for k in ks), ks[0].names))
 
 
 def _best_two(every: Iterable[Offer | None]) -> list[Offer]:

@@ -5,7 +5,8 @@ Offers nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -66,3 +67,11 @@ def in_one_launch(kernels: Sequence[PlannedKernel]) -> PlannedKernel:
         read_bytes=sum(kernel.read_bytes for kernel in kernels),
         saving=None,
     )
+
+
+def alike(kernels: Iterable[PlannedKernel]) -> list[list[PlannedKernel]]:
+    """Kernels by their code, those that take most time together first."""
+    by_code: dict[str, list[PlannedKernel]] = defaultdict(list)
+    for kernel in kernels:
+        by_code[kernel.signature].append(kernel)
+    return sorted(by_code.values(), key=lambda ks: (-sum(k.us for k in ks), ks[0].names))
