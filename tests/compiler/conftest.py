@@ -130,3 +130,15 @@ def written(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def compile_with(store: Path) -> Callable[..., Any]:
+    """``torch.compile`` with a store of the test's own."""
+
+    def compile_it(function: Any, mode: str, **options: Any) -> Any:
+        ours = {f"fusewise.{name}": value for name, value in options.items()}
+        given = {"fusewise.mode": mode, "fusewise.store": store} | ours
+        return torch.compile(function, backend="fusewise", options=given)
+
+    return compile_it

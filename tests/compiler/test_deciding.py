@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,18 +18,6 @@ from fusewise.schedule.schedule import Candidate
 
 Compile = Callable[..., Any]
 SEVERAL = torch.randn(64, 64), torch.randn(64, 64) / 64
-
-
-@pytest.fixture
-def compiled(store: Path) -> Compile:
-    """``torch.compile`` with a store of the test's own."""
-
-    def compile_with(function: Any, mode: str, **options: Any) -> Any:
-        ours = {f"fusewise.{name}": value for name, value in options.items()}
-        given = {"fusewise.mode": mode, "fusewise.store": store} | ours
-        return torch.compile(function, backend="fusewise", options=given)
-
-    return compile_with
 
 
 @pytest.fixture
@@ -53,19 +40,19 @@ def functions(x: torch.Tensor) -> Any:
 
 
 def test_a_graph_that_computes_next_to_nothing_starts_no_process(
-    compiled: Compile, live: Any
+    compile_with: Compile, live: Any
 ) -> None:
     def seen_otherwise(x: torch.Tensor) -> torch.Tensor:
         return x.view(8, -1).t()[1:]
 
     close_all()
     x = torch.randn(32, 4)
-    live.difference([compiled(seen_otherwise, "measure")(x)], [seen_otherwise(x)])
+    live.difference([compile_with(seen_otherwise, "measure")(x)], [seen_otherwise(x)])
     assert running_process("cpu") is None
 
 
 def test_the_favourite_is_compiled_once_if_it_wins(
-    compiled: Compile, live: Any, compiles: list[str], monkeypatch: pytest.MonkeyPatch
+    compile_with: Compile, live: Any, compiles: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deciding, "_HOPED_S", 1e9)
     # A second contest may have another winner.
@@ -73,7 +60,7 @@ def test_the_favourite_is_compiled_once_if_it_wins(
     # Kernels that are built already leave no time to compile anything meanwhile.
     x = torch.randn(64, 104)
     live.difference(
-        list(compiled(functions, "measure", top_k=1, budget_s=60)(x)), list(functions(x))
+        list(compile_with(functions, "measure", top_k=1, budget_s=60)(x)), list(functions(x))
     )
     (report,) = fusewise.reports()
     assert report.chosen is not None and report.default is not None
@@ -82,7 +69,7 @@ def test_the_favourite_is_compiled_once_if_it_wins(
 
 
 def test_a_favourite_that_does_not_compile_ahead_is_no_failure(
-    compiled: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
+    compile_with: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: GraphCompile, schedule: Any, interceptor: Any) -> Any:
         raise RuntimeError("not now")
@@ -91,7 +78,7 @@ def test_a_favourite_that_does_not_compile_ahead_is_no_failure(
     monkeypatch.setattr(GraphCompile, "compile_ahead", fails)
     x = torch.randn(64, 96)
     live.difference(
-        list(compiled(functions, "measure", top_k=1, budget_s=60)(x)), list(functions(x))
+        list(compile_with(functions, "measure", top_k=1, budget_s=60)(x)), list(functions(x))
     )
     (report,) = fusewise.reports()
     assert report.fallback is None and report.source == "measured"
@@ -105,10 +92,10 @@ def several(x: torch.Tensor, w: torch.Tensor) -> Any:
 
 
 @pytest.fixture
-def foreseen(compiled: Compile, live: Any) -> Candidate:
+def foreseen(compile_with: Compile, live: Any) -> Candidate:
     """What mode predict takes of :func:`several`."""
     args = SEVERAL
-    live.difference([compiled(several, "predict")(*args)], [several(*args)])
+    live.difference([compile_with(several, "predict")(*args)], [several(*args)])
     chosen = fusewise.reports()[-1].chosen
     assert chosen is not None and chosen.origin != "default"
     torch._dynamo.reset()
@@ -116,11 +103,13 @@ def foreseen(compiled: Compile, live: Any) -> Candidate:
 
 
 def test_seconds_of_the_user_are_for_what_there_was_no_time_to_measure(
-    compiled: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
+    compile_with: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def source(**options: Any) -> str:
         torch._dynamo.reset()
-        live.difference([compiled(several, "measure", **options)(*SEVERAL)], [several(*SEVERAL)])
+        live.difference(
+            [compile_with(several, "measure", **options)(*SEVERAL)], [several(*SEVERAL)]
+        )
         return fusewise.reports()[-1].source
 
     with monkeypatch.context() as hurried:
@@ -141,9 +130,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_what_is_taken_without_a_contest_is_the_first_in_one(
-    compiled: Compile, live: Any, foreseen: Candidate
+    compile_with: Compile, live: Any, foreseen: Candidate
 ) -> None:
-    live.difference([compiled(several, "measure")(*SEVERAL)], [several(*SEVERAL)])
+    live.difference([compile_with(several, "measure")(*SEVERAL)], [several(*SEVERAL)])
     report = fusewise.reports()[-1]
     assert report.source == "measured"
     first = next(c for c in report.candidates if c.status == "measured" and not c.baseline)
@@ -152,7 +141,7 @@ def test_what_is_taken_without_a_contest_is_the_first_in_one(
 
 @pytest.mark.usefixtures("patient")
 def test_what_was_not_timed_is_taken_as_without_a_contest_where_nothing_was_faster(
-    compiled: Compile, live: Any, foreseen: Candidate, monkeypatch: pytest.MonkeyPatch
+    compile_with: Compile, live: Any, foreseen: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle = deciding.settle
 
@@ -173,7 +162,7 @@ def test_what_was_not_timed_is_taken_as_without_a_contest_where_nothing_was_fast
 
     monkeypatch.setattr(deciding, "generate_while", without)
     monkeypatch.setattr(deciding.Contest, "_again", lambda *_: {})
-    live.difference([compiled(several, "measure")(*SEVERAL)], [several(*SEVERAL)])
+    live.difference([compile_with(several, "measure")(*SEVERAL)], [several(*SEVERAL)])
     report = fusewise.reports()[-1]
     assert report.chosen is not None and report.chosen.schedule == foreseen.schedule
     assert report.source == "predicted"
@@ -182,7 +171,7 @@ def test_what_was_not_timed_is_taken_as_without_a_contest_where_nothing_was_fast
 
 
 def test_kernels_of_what_is_predicted_or_known_are_built_together(
-    compiled: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
+    compile_with: Compile, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[int] = []
     compile_some = cpp_batch._compile
@@ -198,7 +187,7 @@ def test_kernels_of_what_is_predicted_or_known_are_built_together(
         z = (y @ w).exp().tanh()
         return (z @ w).tanh().exp().sum(-1)
 
-    live.difference([compiled(unlike, "predict")(*SEVERAL)], [unlike(*SEVERAL)])
+    live.difference([compile_with(unlike, "predict")(*SEVERAL)], [unlike(*SEVERAL)])
     (report,) = fusewise.reports()
     assert report.chosen is not None and report.chosen.origin != "default"
     # One compiler for several kernels.

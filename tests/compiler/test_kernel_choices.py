@@ -14,11 +14,9 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 import fusewise
-from fusewise.compiler import deciding, spending
 from fusewise.compiler.contest import announce, graph_job, hold
 from fusewise.compiler.inductor.choices import stage_of, unpredictable, variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
-from fusewise.compiler.inductor.products import vector_products
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import PlanError
@@ -238,16 +236,6 @@ def test_code_of_other_choices_is_other_code_in_the_cache(graph: Any) -> None:
     assert other.source_code != first.source_code
 
 
-@pytest.fixture
-def compile_with(store: Path) -> Callable[..., Any]:
-    def compile_it(function: Any, mode: str, **options: Any) -> Any:
-        ours = {f"fusewise.{name}": value for name, value in options.items()}
-        given = {"fusewise.mode": mode, "fusewise.store": store} | ours
-        return torch.compile(function, backend="fusewise", options=given)
-
-    return compile_it
-
-
 @gpu
 def test_small_kernels_are_tried_in_common_launches(
     live: Any, compile_with: Callable[..., Any], store: Path, tmp_path: Path
@@ -349,77 +337,6 @@ def test_on_a_cpu_no_reduction_is_cut(live: Any) -> None:
     (found,) = live.captured("layer_norm")
     with pytest.raises(PlanError, match="no reduction"):
         found.generate(Schedule(lowering=(split_choice("nowhere", 2),)))
-
-
-def decoded(x: Any, up: Any, down: Any, bias: Any, q: Any, k: Any) -> Any:
-    hidden = torch.nn.functional.silu(x @ up)
-    return torch.addmm(bias, hidden, down), torch.bmm(q, k).softmax(-1), x @ up @ up.t()
-
-
-def decoding(make: Any) -> tuple[Any, ...]:
-    shapes = ((1, 512), (512, 1024), (1024, 256), (256,), (6, 1, 64), (6, 64, 100))
-    return tuple(make.tensor(*shape) / 8 for shape in shapes)
-
-
-@gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_products_with_a_vector_are_sums(live: Any, dtype: torch.dtype) -> None:
-    args = decoding(live.Make("cuda", dtype))
-    (graph,) = live.capture(live.UserProgram(decoded, args))
-    assert vector_products(graph.compile.gm) > 1 << 20
-    assert "extern_kernels" in graph.stock.source
-    program = graph.generate(Schedule(lowering=(Choice("products_as_sums", True),)))
-    assert "extern_kernels." not in program.source
-    live.difference(graph.run(program), graph.eager())
-
-
-@gpu
-def test_products_of_matrices_stay_what_they_are(live: Any) -> None:
-    make = live.Make("cuda", torch.float32)
-    (graph,) = live.capture(
-        live.UserProgram(lambda x, y: (x @ y).relu(), (make.tensor(16, 32), make.tensor(32, 24)))
-    )
-    assert vector_products(graph.compile.gm) == 0
-    program = graph.generate(Schedule(lowering=(Choice("products_as_sums", True),)))
-    assert program.code_hash == graph.stock.code_hash
-
-
-def with_sums(report: Any) -> list[Candidate]:
-    return [c for c in report.candidates if Choice("products_as_sums", True) in c.schedule.lowering]
-
-
-@gpu
-def test_decoding_tries_them(live: Any, compile_with: Callable[..., Any]) -> None:
-    args = decoding(live.Make("cuda", torch.float32))
-    live.difference(compile_with(decoded, "measure", budget_s=60)(*args), decoded(*args))
-    (report,) = fusewise.reports()
-    assert report.fallback is None
-    tried = with_sums(report)
-    assert tried and all(c.origin == "finish" and c.status == "measured" for c in tried)
-
-
-@gpu
-def test_they_come_first_where_seconds_are_few(
-    live: Any, compile_with: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(spending.LEAST_S, "cuda", 60.0)
-    monkeypatch.setattr(deciding, "finish", lambda *_: {})
-    args = decoding(live.Make("cuda", torch.float32))
-    live.difference(compile_with(decoded, "measure")(*args), decoded(*args))
-    (report,) = fusewise.reports()
-    assert report.fallback is None
-    assert "measured" in [c.status for c in with_sums(report)]
-
-
-def test_on_a_cpu_products_stay_what_they_are(live: Any) -> None:
-    make = live.Make("cpu", torch.float32)
-    (graph,) = live.capture(
-        live.UserProgram(lambda x, y: (x @ y).relu(), (make.tensor(1, 640), make.tensor(640, 700)))
-    )
-    assert vector_products(graph.compile.gm) == 0
-    program = graph.generate(Schedule(lowering=(Choice("products_as_sums", True),)))
-    assert program.code_hash == graph.stock.code_hash
-    live.difference(graph.run(program), graph.eager())
 
 
 def test_code_is_the_same_while_a_compile_waits(live: Any, device: str) -> None:

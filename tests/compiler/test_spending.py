@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,18 +26,6 @@ from fusewise.compiler.spending import (
 )
 
 Compile = Callable[..., Any]
-
-
-@pytest.fixture
-def compiled(store: Path) -> Compile:
-    """``torch.compile`` with a store of the test's own."""
-
-    def compile_with(function: Any, mode: str, **options: Any) -> Any:
-        ours = {f"fusewise.{name}": value for name, value in options.items()}
-        given = {"fusewise.mode": mode, "fusewise.store": store} | ours
-        return torch.compile(function, backend="fusewise", options=given)
-
-    return compile_with
 
 
 class Clock:
@@ -209,12 +196,12 @@ def no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_budget_that_is_too_small_takes_what_is_predicted(
-    compiled: Compile, live: Any, no_budget: None
+    compile_with: Compile, live: Any, no_budget: None
 ) -> None:
     x = torch.randn(64, 96)
-    live.difference(list(compiled(two_sums, "measure")(x)), list(two_sums(x)))
+    live.difference(list(compile_with(two_sums, "measure")(x)), list(two_sums(x)))
     torch._dynamo.reset()
-    compiled(two_sums, "predict")(x)
+    compile_with(two_sums, "predict")(x)
     hurried, predicted = fusewise.reports()
     assert hurried.chosen is not None and predicted.chosen is not None
     assert hurried.chosen.schedule == predicted.chosen.schedule
@@ -223,10 +210,10 @@ def test_a_budget_that_is_too_small_takes_what_is_predicted(
 
 
 def test_a_budget_that_is_too_small_for_anything_keeps_the_default(
-    compiled: Compile, live: Any, built: list[list[str]], no_budget: None
+    compile_with: Compile, live: Any, built: list[list[str]], no_budget: None
 ) -> None:
     x = torch.randn(64, 96)
-    live.difference(list(compiled(plain_sums, "measure")(x)), list(plain_sums(x)))
+    live.difference(list(compile_with(plain_sums, "measure")(x)), list(plain_sums(x)))
     (report,) = fusewise.reports()
     assert report.chosen is report.default and report.source == "predicted"
     assert all(candidate.measured_us is None for candidate in report.candidates)
@@ -236,15 +223,17 @@ def test_a_budget_that_is_too_small_for_anything_keeps_the_default(
     assert len(built) == 1
     # It was a decision, and holds.
     torch._dynamo.reset()
-    compiled(plain_sums, "measure")(x)
+    compile_with(plain_sums, "measure")(x)
     assert fusewise.reports()[-1].source == "store"
 
 
 def test_a_kernel_that_candidates_share_with_the_default_is_built_once(
-    compiled: Compile, live: Any, built: list[list[str]]
+    compile_with: Compile, live: Any, built: list[list[str]]
 ) -> None:
     x = torch.randn(64, 96)
-    live.difference(list(compiled(two_sums, "measure", top_k=3, budget_s=60)(x)), list(two_sums(x)))
+    live.difference(
+        list(compile_with(two_sums, "measure", top_k=3, budget_s=60)(x)), list(two_sums(x))
+    )
     (report,) = fusewise.reports()
     measured = [c for c in report.candidates if c.status == "measured"]
     assert len(measured) > 1
