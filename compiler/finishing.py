@@ -70,7 +70,7 @@ def first_offers(
     if schedule.plan is None:
         return []
     for found in surveys:
-        if any(schedule.differs_in_kernels(c.schedule) for c in found.candidates):
+        if any(schedule.same_but_kernels(c.schedule) for c in found.candidates):
             finishes = predictor.finishes(schedule.plan, found.problem)
             offers = finishes.few(descents, blocks=not predictor.tunes)
             new = (_without(offer, schedule.codegen) for offer in offers)

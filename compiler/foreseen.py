@@ -28,18 +28,11 @@ class Foreseen:
         self._predictor = predictor
         # Kernels that are tuned when they run are so whatever a contest takes.
         savings = {} if predictor.tunes else predictor.savings
-        told, self._share = self._predicted(replace(predictor, tunes=False, savings=savings))
-        self._chosen = _chosen(told)
-
-    @property
-    def chosen(self) -> Candidate:
-        """What would be taken, without the block sizes of kernels that are tuned when they run."""
-        return self._chosen
-
-    @property
-    def share(self) -> float:
-        """Part of the graph's time that it is to save."""
-        return self._share
+        told, share = self._predicted(replace(predictor, tunes=False, savings=savings))
+        #: Part of the graph's time that it is to save.
+        self.share = share
+        #: What would be taken, without the block sizes of kernels that are tuned when they run.
+        self.chosen = _chosen(told)
 
     def take(self, seen: Collection[Candidate]) -> None:
         """Take it where the report says that the default is chosen, and nothing is known of it.
@@ -52,7 +45,7 @@ class Foreseen:
         assert report.chosen is not None and default is not None
         if report.chosen.schedule != default.schedule:
             return
-        if self._chosen.schedule in [candidate.schedule for candidate in seen]:
+        if self.chosen.schedule in [candidate.schedule for candidate in seen]:
             return
         told, _ = self._predicted(self._predictor)
         if _chosen(told).schedule == default.schedule:

@@ -64,7 +64,7 @@ def _offer(chosen: Candidate, surveys: Sequence[Survey], predictor: Predictor) -
         return None
     for survey in surveys:
         if survey.rules is None and any(
-            schedule.differs_in_kernels(c.schedule) for c in survey.candidates
+            schedule.same_but_kernels(c.schedule) for c in survey.candidates
         ):
             savings = {**(survey.savings or {}), **predictor.savings}
             finishes = replace(predictor, savings=savings).finishes(schedule.plan, survey.problem)

@@ -50,7 +50,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
         """Stable hash over everything in it."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
-    def differs_in_kernels(self, other: Schedule) -> bool:
+    def same_but_kernels(self, other: Schedule) -> bool:
         """Whether another one is the same, or differs only in how single kernels are generated."""
         return (self.plan, self.lowering) == (other.plan, other.lowering)
 

@@ -36,7 +36,7 @@ from fusewise.compiler.inductor.launchers import (
     spills,
 )
 from fusewise.compiler.inductor.replacing import once
-from fusewise.compiler.inductor.rounds import came_to, due, has_rounds
+from fusewise.compiler.inductor.rounds import due, ended, has_rounds
 from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.errors import MeasureError
 from fusewise.search.blocks import fastest
@@ -181,7 +181,7 @@ def _next_round(kernel: Any, launcher: Any, clock: Clock | None, args: Any, kwar
     """
     rounds = due(kernel)
     if rounds is None:
-        return _with_sizes(kernel, launcher, came_to(kernel))
+        return _as_it_ended(kernel, launcher)
     if clock is None:
         rounds.stop()
         return launcher
@@ -201,15 +201,17 @@ def _next_round(kernel: Any, launcher: Any, clock: Clock | None, args: Any, kwar
     return chosen
 
 
-def _with_sizes(kernel: Any, launcher: Any, sizes: BlockSizes | None) -> Any:
-    """A launcher with these block sizes; ``launcher`` where it has them, or there are none."""
-    if sizes is None or sizes == sizes_of(launcher.config):
+def _as_it_ended(kernel: Any, launcher: Any) -> Any:
+    """The launcher that the rounds of a kernel came to, if they are over."""
+    rounds = ended(kernel)
+    if rounds is None:
         return launcher
-    loaded = load_sizes(kernel, launcher.config, sizes)
-    if loaded is None:
-        return launcher
-    loaded.config.found_by_coordesc = True
-    return loaded
+    chosen = launcher
+    if rounds.best not in (None, sizes_of(launcher.config)):
+        chosen = load_sizes(kernel, launcher.config, rounds.best) or launcher
+    # Releases of Inductor that do not remember what they launched ask at every launch.
+    chosen.config.found_by_coordesc = True
+    return chosen
 
 
 def _best(

@@ -43,14 +43,10 @@ class Rounds:
     begin: Begin | None = None
     #: The fastest so far; None before the first round.
     best: BlockSizes | None = None
+    #: Whether the kernel is what it will be.
+    over: bool = False
     _tried: set[BlockSizes] = field(default_factory=set)
     _begun: int = 0
-    _over: bool = False
-
-    @property
-    def over(self) -> bool:
-        """Whether the kernel is what it will be."""
-        return self._over
 
     def take(self, own: BlockSizes) -> tuple[BlockSizes, ...]:
         """What is to be timed now, ``own`` first, which the kernel has; waits for it.
@@ -67,7 +63,7 @@ class Rounds:
 
     def stop(self) -> None:
         """The kernel stays as it is."""
-        self._over = True
+        self.over = True
 
     def settle(self, kernel: Any, best: Any, *, gained: bool) -> bool:
         """Begin the next round, if there is one; whether it was the last.
@@ -147,13 +143,13 @@ def due(kernel: Any) -> Rounds | None:
     return None if torch.cuda.is_current_stream_capturing() else rounds
 
 
-def came_to(kernel: Any) -> BlockSizes | None:
-    """What another kernel of the same source came to, if its rounds are over.
+def ended(kernel: Any) -> Rounds | None:
+    """The rounds of a kernel that has some, if they are over and it may be loaded anew.
 
     A source is loaded once for each program and device that runs it, and tuned once.
     """
     rounds = _rounds[kernel.filename]
-    return rounds.best if rounds.over and not torch.cuda.is_current_stream_capturing() else None
+    return rounds if rounds.over and not torch.cuda.is_current_stream_capturing() else None
 
 
 @contextmanager

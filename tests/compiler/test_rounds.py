@@ -145,6 +145,8 @@ def test_a_kernel_that_nothing_comes_for_stays_as_it_is(offered: Offered) -> Non
     offer_rounds({offered.kernel.filename: nothing})
     assert set(offered.steps(timed, 3)) == {offered.sizes[0]}
     assert timed.loaded == [] and nothing.over
+    # It does not ask again at every launch.
+    assert timed.tuned().config.found_by_coordesc
 
 
 def test_what_cannot_be_launched_again_and_again_stays_as_it_is(
