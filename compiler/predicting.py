@@ -92,7 +92,7 @@ def choose_predicted(
     if launches:
         finished = _in_common_launches(base, predictor, gains, total_us)
     if finished is None:
-        finished = _written_out(base, predictor, total_us)
+        finished = _rewritten(base, predictor, total_us)
     shared, saved_us = finished or (None, 0.0)
     untuned = shared or base.candidate
     if predictor.tunes:
@@ -159,29 +159,36 @@ def _foreseen(
     return found
 
 
-def _written_out(
+def _rewritten(
     base: _Foreseen, predictor: Predictor, total_us: float
 ) -> tuple[Candidate, float] | None:
-    """``base`` with functions written into its kernels, and microseconds that this saves.
+    """``base`` with C++ kernels written otherwise, and microseconds that this saves.
 
     None where that is too little.
 
-    They are as exact as the library's, and of 14 workloads that were timed under it none was slower
-    beyond noise (``docs/kernel-choices.md``): no contest is needed for what the calls cost.
+    Whole vectors give the same bits in less time. Functions that are written out are as exact as
+    the library's, and of 14 workloads that were timed under it none was slower beyond noise
+    (``docs/kernel-choices.md``): no contest is needed for what the calls cost.
     """
     plan = base.candidate.schedule.plan
     assert plan is not None
     if predictor.profile.kind != "cpu":
         return None
-    offer = predictor.finishes(plan, base.survey.problem).written_out()
-    if offer is None or offer.gain_us < LEAST_SHARE * total_us:
+    finishes = predictor.finishes(plan, base.survey.problem)
+    offers = [
+        offer
+        for offer in (finishes.by_vectors(), finishes.written_out())
+        if offer is not None and offer.gain_us >= LEAST_SHARE * total_us
+    ]
+    if not offers:
         return None
+    offer = offers[0] if len(offers) == 1 else offers[0] + offers[1]
     schedule = base.candidate.schedule
     codegen = on_top(schedule.codegen, offer)
     candidate = msgspec.structs.replace(
         base.candidate,
         schedule=msgspec.structs.replace(schedule, codegen=codegen),
-        origin="written out",
+        origin="rewritten",
         reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {total_us:.1f} by prediction",
     )
     return candidate, offer.gain_us

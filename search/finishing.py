@@ -25,6 +25,7 @@ from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import group_signature
 from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
+from fusewise.search.lanes import saved_ns
 from fusewise.search.launch_sets import launch_sets
 from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel, alike, in_one_launch
 
@@ -65,6 +66,8 @@ _WRITTEN_SAVES: Final = {
 }
 #: Part of a graph's time that it takes off at most.
 _MOST_WRITTEN: Final = 0.5
+#: Part of a kernel's time that whole vectors take off at most.
+_MOST_OF_LANES: Final = 0.9
 #: Different kernels that are tuned in one candidate, all of them step by step if there is time.
 _MOST_TUNED = 8
 
@@ -139,15 +142,20 @@ class Finishes:
         """At most two offers, for when every try is waited for: the best, and it with the next.
 
         On a GPU kernels that are worth it are tuned, which is most likely to pay and so comes
-        first; small ones share launches, reductions are computed otherwise. On a CPU functions are
-        written out, short loops run on one thread.
+        first; small ones share launches, reductions are computed otherwise. On a CPU whole vectors
+        are read and written, which changes no result and so comes first, functions are written
+        out, short loops run on one thread.
 
         Args:
             most_descended: different kernels to tune by coordinate descent, at most.
             blocks: whether any are tuned.
         """
         if not self._on_gpu:
-            return _best_two([self.written_out(), self.grain()])
+            vectors = self.by_vectors()
+            further = _best_two([self.written_out(), self.grain()])
+            if vectors is None:
+                return further
+            return [vectors, *(vectors + other for other in further[:1])]
         tuned = self.tuned(most_descended) if blocks else None
         others = [self.together(), self.shaped()]
         if tuned is None or not most_descended:
@@ -185,6 +193,20 @@ class Finishes:
             min(saved, _MOST_WRITTEN * self.total_us),
             "exponentials and the like are written into their kernels",
         )
+
+    def by_vectors(self) -> Offer | None:
+        """Flags and random numbers by whole vectors; None where that saves little of the time."""
+        saved = sum(
+            min(
+                1e-3 * saved_ns(self._problem, kernel.names) / self._threads,
+                _MOST_OF_LANES * kernel.us,
+            )
+            for kernel in self.kernels
+        )
+        if saved < _LEAST_SHARE * self.total_us:
+            return None
+        reason = "flags and random numbers are read, written and drawn by whole vectors"
+        return Offer((Choice("whole_vectors", True),), saved, reason)
 
     def grain(self) -> Offer | None:
         """Short loops on one thread, on a CPU; None where they take little of the time.

@@ -27,6 +27,8 @@ WIDE = "wide_products"
 ONEDNN = "onednn_products"
 #: Elementary functions written into kernels. Where Inductor writes C++, there is no setting for it.
 MATH = "vector_math"
+#: Flags and random numbers by whole vectors. Nor is there one for that.
+VECTORS = "whole_vectors"
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,16 @@ CHOICES: tuple[ChoiceKind, ...] = (
         (True,),
         ("cpu",),
         "write exp, log, tanh and erf into the kernels that need them; else they are library calls",
+        predictable=False,
+        rewrites=True,
+    ),
+    ChoiceKind(
+        VECTORS,
+        "codegen",
+        (),
+        (True,),
+        ("cpu",),
+        "read and write flags, and draw random numbers, by whole vectors; else one by one",
         predictable=False,
         rewrites=True,
     ),

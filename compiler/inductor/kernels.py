@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fusewise.compiler.inductor.choices import MATH, ONEDNN, PRODUCTS, WIDE, kernel_patches
+from fusewise.compiler.inductor.choices import (
+    MATH,
+    ONEDNN,
+    PRODUCTS,
+    VECTORS,
+    WIDE,
+    kernel_patches,
+)
 from fusewise.compiler.inductor.combos import combined_by
 from fusewise.compiler.inductor.onednn_products import onednn_products
 from fusewise.compiler.inductor.products import products_as_sums
 from fusewise.compiler.inductor.reductions import check_shaped, check_split, reduced_by
 from fusewise.compiler.inductor.tuning import check_tuned, tuned
 from fusewise.compiler.inductor.vector_math import written_out
+from fusewise.compiler.inductor.whole_vectors import whole_vectors
 from fusewise.compiler.inductor.wide_products import wide_products
 from fusewise.schedule.kernel_choices import combos, tunings
 from fusewise.schedule.reductions import shapes, splits
@@ -42,6 +50,7 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         onednn_products(Choice(ONEDNN, True) in schedule.lowering),
         wide_products(Choice(WIDE, True) in schedule.lowering),
         written_out(Choice(MATH, True) in schedule.codegen),
+        whole_vectors(Choice(VECTORS, True) in schedule.codegen),
     ):
         yield
 

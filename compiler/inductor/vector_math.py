@@ -19,12 +19,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from torch._inductor.codegen import cpp
-from torch._inductor.virtualized import V
 
+from fusewise.compiler.inductor.added_source import rewrite_kernels
 from fusewise.compiler.inductor.replacing import once, switched
 
 _SPACE = "vector_math"
-_GUARD = "FUSEWISE_VECTOR_MATH"
 #: Each takes and gives vectors of fp32. Polynomials and the splitting of ln 2 are those of Cephes
 #: (Moshier, single precision: expf, logf, tanhf), that of erf is Abramowitz and Stegun 7.1.26, as
 #: in ATen.
@@ -135,7 +134,6 @@ template <typename V> inline V NAME(const V& x) {
 _CALL = re.compile(rf"\b(\w+(?:\.neg\(\))?)\.({'|'.join(_NAMES)})\(\)")
 #: Methods in which it writes them.
 _METHODS = (*_NAMES, "expm1", "sigmoid", "atanh")
-_INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
 _active: ContextVar[bool] = ContextVar("fusewise_vector_math", default=False)
 
 
@@ -149,14 +147,9 @@ def _install() -> None:
     overrides: Any = cpp.CppVecOverrides
     for name in _METHODS:
         setattr(overrides, name, staticmethod(_dispatcher(getattr(overrides, name))))
-    original = cpp.KernelGroup.codegen_group
-
-    @functools.wraps(original)
-    def codegen_group(self: cpp.KernelGroup, name: str | None = None) -> str:
-        # Where the wrapper is C++, all kernels of a program are in one file.
-        return with_definitions(original(self, name), once_a_file=V.graph.cpp_wrapper)
-
-    cpp.KernelGroup.codegen_group = codegen_group  # type: ignore[method-assign]
+    functions = "".join(_FUNCTION.replace("NAME", name) for name in _NAMES)
+    source = f"{_SOURCE}{functions}}}  // namespace {_SPACE}\n"
+    rewrite_kernels(lambda code: code, _SPACE, source)
 
 
 def _dispatcher(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -168,20 +161,3 @@ def _dispatcher(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return _CALL.sub(rf"{_SPACE}::\2(\1)", code)
 
     return method
-
-
-def with_definitions(code: str, *, once_a_file: bool = False) -> str:
-    """The source of a kernel with the functions that it calls.
-
-    ``once_a_file``: sources of several kernels stand in one file as they are, so only the first
-    defines them. Elsewhere each has a namespace, where a macro of another would be in the way.
-    """
-    if f"{_SPACE}::" not in code:
-        return code
-    if _INCLUDE not in code:
-        raise RuntimeError("Inductor's kernels do not begin with its header any more")
-    functions = "".join(_FUNCTION.replace("NAME", name) for name in _NAMES)
-    defined = f"{_SOURCE}{functions}}}  // namespace {_SPACE}\n"
-    if once_a_file:
-        defined = f"#ifndef {_GUARD}\n#define {_GUARD}{defined}#endif\n"
-    return code.replace(_INCLUDE, f"{_INCLUDE}{defined}", 1)

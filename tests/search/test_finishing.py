@@ -68,16 +68,19 @@ def finishes(
     together: Sequence[tuple[str, str]] = (),
     device: DeviceProfile = GPU,
     savings: Mapping[str, float] | None = None,
+    flags: str = "",
 ) -> Finishes:
     buffers = [Buffer(f"buf_{n.name}", 4 * n.numel, "float32", False, True, ()) for n in nodes]
     inputs = [
         Buffer(f"in_{n.name}", 4 * n.numel * n.rnumel, "float32", True, False, (n.name,))
         for n in nodes
     ]
-    dependencies = tuple(Dependency(user, made, f"buf_{made}") for made, user in needs)
-    problem = Problem(
-        "key", "inference", tuple(nodes), (*inputs, *buffers), dependencies, possible_fusions=()
+    every = tuple(
+        msgspec.structs.replace(b, dtype="torch.bool") if b.name == flags else b
+        for b in (*inputs, *buffers)
     )
+    dependencies = tuple(Dependency(user, made, f"buf_{made}") for made, user in needs)
+    problem = Problem("key", "inference", tuple(nodes), every, dependencies, possible_fusions=())
     steps = [Step("fuse", *pair) for pair in together]
     plan = build_plan([node.name for node in nodes], steps)
     assert is_acyclic(problem, plan.groups)
@@ -412,6 +415,33 @@ def test_functions_that_take_much_of_the_time_are_written_out() -> None:
     assert offered("tanh", 64) == [(written,), (grain, written)]
     assert offered("sin", 64) == offered("add", 64) == [(grain,)]
     assert offered("exp", 1 << 28) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "flags", "numel", "offered"),
+    [
+        ("add", "in_a", 1 << 20, True),
+        ("add", "buf_a", 1 << 20, True),
+        ("rand", "", 1 << 20, True),
+        ("add", "", 1 << 20, False),
+        # Little beside the rest.
+        ("add", "in_a", 1 << 10, False),
+    ],
+)
+def test_flags_and_random_numbers_by_whole_vectors(
+    operation: str, flags: str, numel: int, offered: bool
+) -> None:
+    """Before all else, since it changes no result."""
+    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2, transcendental_gops=1.0)
+    ops = (("load", 1), (operation, 1), ("tanh", 2))
+    node = msgspec.structs.replace(kernel("a", numel), ops=ops)
+    found = finishes([node, kernel("b", 1 << 22)], device=cpu, flags=flags)
+    whole, written = Choice("whole_vectors", True), Choice("vector_math", True)
+    first = [offer.choices for offer in found.few()][: 1 + offered]
+    if offered:
+        assert first == [(whole,), (written, whole)]
+    else:
+        assert whole not in [choice for choices in first for choice in choices]
 
 
 def test_where_there_is_time_everything_is_tried_once() -> None:

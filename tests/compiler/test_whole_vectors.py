@@ -1,0 +1,105 @@
+"""Flags and random numbers by whole vectors: the same bits as lane by lane, only where asked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fusewise
+from fusewise.compiler.inductor.choices import VECTORS
+from fusewise.compiler.inductor.whole_vectors import by_vectors
+from fusewise.schedule.schedule import Choice, Schedule
+
+WHOLE = Schedule(codegen=(Choice(VECTORS, True),))
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)
+
+
+def flagged(x: torch.Tensor, y: torch.Tensor, flags: torch.Tensor) -> list[torch.Tensor]:
+    """Reads and writes flags along rows whose ends are parts of vectors, and across them."""
+    above = x > 0
+    both = above & flags
+    return [
+        torch.where(flags, x, y),
+        (x * flags).sum(-1),
+        both,
+        both.any(-1),
+        torch.where(both.t(), x.t(), y.t()).contiguous(),
+        flags.to(x.dtype) + x,
+    ]
+
+
+def dropped(x: torch.Tensor) -> list[torch.Tensor]:
+    noise = torch.rand(x.shape)
+    return [torch.nn.functional.dropout(x, 0.3, training=True), noise, noise > 0.5]
+
+
+def ran(live: Any, function: Any, args: tuple[torch.Tensor, ...]) -> tuple[list[Any], str]:
+    """What a function gives by Inductor's own code, then by whole vectors; the code of these."""
+    (graph,) = live.capture(live.UserProgram(function, args))
+    assert "whole_vectors" not in graph.stock.source
+    program = graph.generate(WHOLE)
+    found = []
+    for one in (graph.stock, program):
+        torch.manual_seed(7)
+        found.append([value.clone() for value in graph.run(one)])
+    return found, program.source
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("columns", [64, 37, 5])
+def test_flags_are_the_same(live: Any, dtype: torch.dtype, columns: int) -> None:
+    torch.manual_seed(columns)
+    x, y = (torch.randn(48, columns).mul(4).to(dtype) for _ in range(2))
+    flags = torch.rand(48, columns) > 0.5
+    (stock, whole), source = ran(live, flagged, (x, y, flags))
+    assert all(map(torch.equal, stock, whole))
+    if dtype == torch.float32:
+        assert {"from", "store"} <= set(re.findall(r"whole_vectors::(\w+)", source))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_random_numbers_are_the_same(live: Any, dtype: torch.dtype) -> None:
+    (stock, whole), source = ran(live, dropped, (torch.randn(61, 37).to(dtype),))
+    assert all(map(torch.equal, stock, whole))
+    assert "whole_vectors::uniform<" in source and "normalized_rand_cpu" not in source
+    assert 0.2 < float((whole[0] == 0).float().mean()) < 0.4
+
+
+def test_what_is_not_done_lane_by_lane_stays() -> None:
+    plain = (
+        "auto tmp0 = at::vec::Vectorized<float>::loadu(in_ptr0 + x0);\ntmp0.store(out_ptr0 + x0);"
+    )
+    assert by_vectors(plain) == plain
+    # Only what is stored where flags are.
+    flags = f"void kernel(const float* in_ptr0, bool* out_ptr1)\n{plain}\ntmp1.store(out_ptr1 + x0, 16);"
+    assert by_vectors(flags) == flags.replace(
+        "tmp1.store(out_ptr1", "whole_vectors::store(tmp1, out_ptr1"
+    )
+
+
+@pytest.mark.parametrize("width", [4, 12, 16])
+def test_vectors_of_eight_are_drawn_at_once(width: int) -> None:
+    loop = (
+        f"for( int64_t offset_idx = 0; offset_idx < {width}; offset_idx++ )\n{{\n    "
+        "result[offset_idx] = normalized_rand_cpu(tmp0, offset[offset_idx]);\n}"
+    )
+    drawn = f"whole_vectors::uniform<{width}>(tmp0, offset, result);"
+    assert by_vectors(loop) == (loop if width % 8 else drawn)
+
+
+@pytest.mark.parametrize("flags", [True, False], ids=["flags", "numbers"])
+def test_a_prediction_is_enough(store: Path, *, flags: bool) -> None:
+    def f(x: Any, y: Any) -> Any:
+        above = x * 2 > y
+        return above if flags else torch.where(above, x, y)
+
+    args = (torch.randn(512, 300), torch.randn(300))
+    options = {"fusewise.store": str(store), "fusewise.mode": "predict"}
+    assert torch.equal(torch.compile(f, backend="fusewise", options=options)(*args), f(*args))
+    (report,) = fusewise.reports()
+    assert report.fallback is None and report.chosen is not None
+    assert (Choice(VECTORS, True) in report.chosen.schedule.codegen) is flags
