@@ -79,7 +79,7 @@ def worth_timing(
     gaining = [c for c in hopeful if (c.predicted_us or own_us) < own_us]
     saved = {c.schedule: own_us - (c.predicted_us or own_us) for c in hopeful}
     sure = max((bounds[c.schedule].sure for c in hopeful), default=0.0)
-    promised = [offer.gain_us / own_us for offer in offers(default, sure) if own_us]
+    promised = [(o.gain_us - o.sure_us) / own_us for o in offers(default, sure) if own_us]
     if predictor.profile.kind == "cuda" and not predictor.tunes:
         promised.append(_by_blocks(default, surveys[0], predictor))
     most = max([sure, *promised])

@@ -25,6 +25,8 @@ _MANY_JUMPS, _JUMP_SHARE = 35, 0.12
 _WORTH: Final = 10
 #: Dtypes of two bytes, of which a vector holds twice as many.
 _LOW: Final = frozenset({"torch.bfloat16", "torch.float16"})
+#: Dtypes that elements are looked up by.
+_INDICES: Final = frozenset({"torch.int64", "torch.int32"})
 _VECTORISED: Final = _LOW | {
     "torch.float64",
     "torch.float32",
@@ -67,6 +69,8 @@ class NodeLoops(NamedTuple):
     #: Whether masks stay as they are along the innermost loop: what is read under them moves by
     #: whole turns of it.
     still: bool
+    #: For each loop, whether what is looked up may be elsewhere from one turn of it to the next.
+    sought: tuple[bool, ...]
     operations: int
 
 
@@ -100,9 +104,9 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
     moves: dict[tuple[str, str], tuple[int, ...]] = {}
     origins = set()
     for access in (*node.reads, *node.writes):
-        buffer = problem.buffer_by_name.get(access.buffer)
-        if buffer is not None and buffer.dtype:
-            dtypes.add(buffer.dtype)
+        dtype = _dtype(problem, access.buffer)
+        if dtype:
+            dtypes.add(dtype)
         layout = layout_of(access, loops)
         if layout is None:
             continue
@@ -132,12 +136,35 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         jumps=tuple(jumps),
         steps=moves,
         still=many and all(origin % loops[-1] == 0 for origin in origins),
+        sought=_sought(node, problem, moves, len(loops)),
         operations=sum(
             count
             for name, count in node.ops
             if name not in _NO_OPERATION and not name.startswith("masked_subblock")
         ),
     )
+
+
+def _sought(
+    node: Node, problem: Problem, moves: Mapping[tuple[str, str], tuple[int, ...]], loops: int
+) -> tuple[bool, ...]:
+    """Along which loops loaded indices change, as far as is known: else along all."""
+    unknown = (True,) * loops
+    if any(name == "index_expr" for name, _ in node.ops):
+        return unknown
+    indices = [
+        moves.get((access.buffer, access.index))
+        for access in node.reads
+        if access.kind != "gather" and _dtype(problem, access.buffer) in _INDICES
+    ]
+    if not indices or None in indices:
+        return unknown
+    return tuple(any(steps and steps[i] for steps in indices) for i in range(loops))
+
+
+def _dtype(problem: Problem, name: str) -> str:
+    buffer = problem.buffer_by_name.get(name)
+    return "" if buffer is None else buffer.dtype
 
 
 def main_of(nodes: Sequence[NodeLoops]) -> NodeLoops:

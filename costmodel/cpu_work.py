@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.cpu_costs import FREE, NARROW, WIDE, Cost, body_cost
+from fusewise.costmodel.cpu_costs import body_cost, table_of
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops, main_of, nest_of, node_loops
+from fusewise.costmodel.cpu_tables import FREE, Cost
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.meeting import Met
 from fusewise.costmodel.written_once import operations_of
@@ -88,8 +89,7 @@ class Work:
         """``nodes`` in topological order."""
         self._threads = profile.threads
         self._vector_bytes = profile.vector_bytes
-        wide = profile.vector_bytes >= WIDE.width
-        self._table = WIDE if wide else NARROW
+        self._table = table_of(profile)
         #: Time of an instruction over that of one of the table's width: wider ones do more.
         self._pace = (profile.vector_bytes / self._table.width) ** _WIDTH_EXPONENT
         self.loops = [node_loops(node, problem) for node in nodes]
@@ -97,7 +97,7 @@ class Work:
             body_cost(
                 operations_of(node),
                 node.reduction_type if node.kind == "reduction" else None,
-                wide=wide,
+                table=self._table.name,
                 still=loops.still,
             )
             for node, loops in zip(nodes, self.loops, strict=True)
@@ -202,14 +202,17 @@ class Work:
 
     def _in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> Cost:
         """What an access costs in a nest with vectors, by how it goes along these."""
-        step, turned = 1, False
+        step, turned, sought = 1, False, True
         if move.steps:
             at = nest.tiled[-1]
             if node.loops == nest.loops:
-                step = move.steps[at]
+                step, sought = move.steps[at], node.sought[at]
                 turned = len(nest.tiled) > 1 and step > 1 and move.steps[nest.tiled[0]] == 1
             elif at == len(nest.loops) - 1:
-                step = move.steps[-1]
+                step, sought = move.steps[-1], node.sought[-1]
+        if move.gather and step == 0 and not sought:
+            # What is looked up once a row.
+            return self._table.stay
         # One thread adds without locks, and what it adds to neighbours are vectors.
         if (move.atomic and self._threads > 1) or (move.gather and step != 1):
             return Cost(lane=move.cost.lane + move.looked_up.lane)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 9
+FEATURES_VERSION: Final = 10
 
 
 class Feature(NamedTuple):

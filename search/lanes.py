@@ -1,7 +1,7 @@
-"""What C++ kernels do lane by lane and could do for whole vectors: how much that would save.
+"""What C++ kernels do lane by lane, or line by line, and could do for several vectors at once.
 
-An estimate from the problem, of how long single flags and random numbers were seen to take. Says
-nothing of other operations, nor whether a kernel is vectorised at all.
+Told from the problem, with how long single flags and random numbers were seen to take. Says nothing
+of other operations, nor whether a kernel is vectorised at all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import Final
 from fusewise.schedule.problem import Problem
 
 _FLAG: Final = "torch.bool"
+#: Dtypes of kernels that vectors side by side are for, and columns of a thread that there have to
+#: be: four vectors of 64 bytes.
+_WIDE: Final = frozenset({_FLAG, "torch.float32"})
+_COLUMNS: Final = 64
 #: Nanoseconds of a thread that are saved on each flag that is read or written with its vector, and
 #: on each random number, on an AMD EPYC.
 _READ, _WRITTEN, _DRAWN = 0.3, 3.5, 6.0
@@ -41,3 +45,17 @@ def saved_ns(problem: Problem, names: Sequence[str]) -> float:
             # What several nodes read is read once.
             saved[access.buffer, access.index] = each * elements
     return sum(saved.values()) + _DRAWN * drawn
+
+
+def sums_columns(problem: Problem, names: Sequence[str], threads: int) -> bool:
+    """Whether a kernel of these nodes reduces columns of fp32, enough for vectors side by side."""
+    nodes = [problem.node_by_name[name] for name in names]
+    buffers = (problem.buffer_by_name.get(a.buffer) for n in nodes for a in (*n.reads, *n.writes))
+    if not {buffer.dtype for buffer in buffers if buffer is not None} <= _WIDE:
+        return False
+    return any(
+        node.kind == "reduction"
+        and node.numel >= _COLUMNS * threads
+        and any(a.stride >= _COLUMNS and a.touched == node.numel * node.rnumel for a in node.reads)
+        for node in nodes
+    )

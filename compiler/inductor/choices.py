@@ -29,6 +29,8 @@ ONEDNN = "onednn_products"
 MATH = "vector_math"
 #: Flags and random numbers by whole vectors. Nor is there one for that.
 VECTORS = "whole_vectors"
+#: Columns reduced with several vectors side by side. Nor for that.
+COLUMNS = "wide_columns"
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,16 @@ CHOICES: tuple[ChoiceKind, ...] = (
         (True,),
         ("cpu",),
         "read and write flags, and draw random numbers, by whole vectors; else one by one",
+        predictable=False,
+        rewrites=True,
+    ),
+    ChoiceKind(
+        COLUMNS,
+        "codegen",
+        (),
+        (True,),
+        ("cpu",),
+        "reduce columns of fp32 with four vectors side by side; else one after the other",
         predictable=False,
         rewrites=True,
     ),

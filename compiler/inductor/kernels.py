@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fusewise.compiler.inductor.choices import (
+    COLUMNS,
     MATH,
     ONEDNN,
     PRODUCTS,
@@ -24,6 +25,7 @@ from fusewise.compiler.inductor.reductions import check_shaped, check_split, red
 from fusewise.compiler.inductor.tuning import check_tuned, tuned
 from fusewise.compiler.inductor.vector_math import written_out
 from fusewise.compiler.inductor.whole_vectors import whole_vectors
+from fusewise.compiler.inductor.wide_columns import wide_columns
 from fusewise.compiler.inductor.wide_products import wide_products
 from fusewise.schedule.kernel_choices import combos, tunings
 from fusewise.schedule.reductions import shapes, splits
@@ -51,6 +53,7 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         wide_products(Choice(WIDE, True) in schedule.lowering),
         written_out(Choice(MATH, True) in schedule.codegen),
         whole_vectors(Choice(VECTORS, True) in schedule.codegen),
+        wide_columns(Choice(COLUMNS, True) in schedule.codegen),
     ):
         yield
 

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusewise.costmodel.cpu_costs import NARROW, WIDE, body_cost
+from fusewise.costmodel.cpu_costs import body_cost, table_of
 from fusewise.costmodel.cpu_loops import nest_of, node_loops
+from fusewise.costmodel.cpu_tables import NARROW, SWIFT, WIDE, Table
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer
@@ -100,15 +101,44 @@ def test_each_row_of_a_tile_is_a_vector(narrow: DeviceProfile) -> None:
 
 def test_masks_of_a_window_are_found_once_a_row() -> None:
     ops = (("masked", 9), ("index_expr", 36), ("lt", 18), ("maximum", 8))
-    still = body_cost(ops, None, wide=False, still=True)
+    still = body_cost(ops, None, table="narrow", still=True)
     assert still.vector == pytest.approx(8 * NARROW.operations["maximum"].vector)
-    assert still.lane == 0 < body_cost(ops, None, wide=False).lane
+    assert still.lane == 0 < body_cost(ops, None, table="narrow").lane
 
 
 def test_wide_vectors_take_longer_but_not_twice_as_long() -> None:
     for name in ("add", "exp", "truediv"):
         narrow, wide = NARROW.operations[name].vector, WIDE.operations[name].vector
         assert narrow < wide < 2.5 * narrow
+
+
+@pytest.mark.parametrize(
+    ("width", "cache_gbs", "table"), [(32, 140.0, NARROW), (64, 50.0, WIDE), (64, 230.0, SWIFT)]
+)
+def test_the_processor_that_is_most_alike_counts(
+    narrow: DeviceProfile, width: int, cache_gbs: float, table: Table
+) -> None:
+    device = msgspec.structs.replace(narrow, vector_width=width, cache_gbs=cache_gbs)
+    assert table_of(device) is table
+    # However many threads share the rate.
+    more = msgspec.structs.replace(device, threads=16, cache_gbs=8 * cache_gbs)
+    assert table_of(more) is table
+
+
+def test_what_is_looked_up_once_a_row_is_no_gather(narrow: DeviceProfile) -> None:
+    """Its index is read once for all of the row, or for each element."""
+
+    def each(moves: bool) -> float:
+        index = "128*i0 + i1 : 64, 128" if moves else "i0 : 64"
+        number = Access("n", "contiguous" if moves else "broadcast", 8192, 8192, 8, 1, index)
+        read = _access("gather", "tmp0 : ", 8192, 0)
+        problem = _problem(((64, 128), ()), read, _access("contiguous", "i0 : 8192", 8192, 1, "b"))
+        node = msgspec.structs.replace(problem.nodes[0], reads=(number, read))
+        numbers = Buffer("n", 8 * 8192, "torch.int64", True, False, ("op",))
+        found = msgspec.structs.replace(problem, nodes=(node,), buffers=(*problem.buffers, numbers))
+        return _column(found, narrow, "lane_by_lane")
+
+    assert each(moves=False) < each(moves=True) / 4
 
 
 def test_branches_of_few_flags_are_remembered(narrow: DeviceProfile) -> None:
