@@ -37,15 +37,18 @@ def everywhere() -> torch.Tensor:
     return torch.cat([sizes, -sizes, steps, near, special, torch.ones(5)])
 
 
-@pytest.fixture(scope="module")
-def results(live: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+@pytest.fixture(scope="module", params=["as wide as can be", 256])
+def results(
+    live: Any, request: pytest.FixtureRequest
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Of each function everywhere, written out and as Inductor has it; one program for all."""
 
     def every(x: torch.Tensor) -> list[torch.Tensor]:
         return [function(x) * 1.0 for function in FUNCTIONS.values()]
 
     (graph,) = live.capture(live.UserProgram(every, (everywhere(),)))
-    program = graph.generate(WRITTEN)
+    narrow = () if isinstance(request.param, str) else (Choice("vector_bits", request.param),)
+    program = graph.generate(Schedule(codegen=(*narrow, *WRITTEN.codegen)))
     called = Counter(re.findall(r"vector_math::(\w+)\(", program.source))
     once = called["tanh"]
     # The last two of all are written with exp.

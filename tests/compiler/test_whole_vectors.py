@@ -15,6 +15,8 @@ from fusewise.compiler.inductor.whole_vectors import by_vectors
 from fusewise.schedule.schedule import Choice, Schedule
 
 WHOLE = Schedule(codegen=(Choice(VECTORS, True),))
+#: The same with vectors of half the length where the processor has such of 64 bytes.
+NARROW = Schedule(codegen=(Choice("vector_bits", 256), Choice(VECTORS, True)))
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)
 
 
@@ -37,33 +39,40 @@ def dropped(x: torch.Tensor) -> list[torch.Tensor]:
     return [torch.nn.functional.dropout(x, 0.3, training=True), noise, noise > 0.5]
 
 
-def ran(live: Any, function: Any, args: tuple[torch.Tensor, ...]) -> tuple[list[Any], str]:
-    """What a function gives by Inductor's own code, then by whole vectors; the code of these."""
+def ran(
+    live: Any, schedule: Schedule, function: Any, args: tuple[torch.Tensor, ...]
+) -> tuple[list[Any], str]:
+    """What a function gives without whole vectors, then by a schedule; the code of this."""
     (graph,) = live.capture(live.UserProgram(function, args))
-    assert "whole_vectors" not in graph.stock.source
-    program = graph.generate(WHOLE)
+    others = tuple(choice for choice in schedule.codegen if choice.name != VECTORS)
+    without, program = graph.generate(Schedule(codegen=others)), graph.generate(schedule)
+    assert "whole_vectors" not in without.source
     found = []
-    for one in (graph.stock, program):
+    for one in (without, program):
         torch.manual_seed(7)
         found.append([value.clone() for value in graph.run(one)])
     return found, program.source
 
 
+@pytest.mark.parametrize("schedule", [WHOLE, NARROW], ids=["whole", "narrow"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("columns", [64, 37, 5])
-def test_flags_are_the_same(live: Any, dtype: torch.dtype, columns: int) -> None:
+def test_flags_are_the_same(
+    live: Any, schedule: Schedule, dtype: torch.dtype, columns: int
+) -> None:
     torch.manual_seed(columns)
     x, y = (torch.randn(48, columns).mul(4).to(dtype) for _ in range(2))
     flags = torch.rand(48, columns) > 0.5
-    (stock, whole), source = ran(live, flagged, (x, y, flags))
+    (stock, whole), source = ran(live, schedule, flagged, (x, y, flags))
     assert all(map(torch.equal, stock, whole))
     if dtype == torch.float32:
         assert {"from", "store"} <= set(re.findall(r"whole_vectors::(\w+)", source))
 
 
+@pytest.mark.parametrize("schedule", [WHOLE, NARROW], ids=["whole", "narrow"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_random_numbers_are_the_same(live: Any, dtype: torch.dtype) -> None:
-    (stock, whole), source = ran(live, dropped, (torch.randn(61, 37).to(dtype),))
+def test_random_numbers_are_the_same(live: Any, schedule: Schedule, dtype: torch.dtype) -> None:
+    (stock, whole), source = ran(live, schedule, dropped, (torch.randn(61, 37).to(dtype),))
     assert all(map(torch.equal, stock, whole))
     assert "whole_vectors::uniform<" in source and "normalized_rand_cpu" not in source
     assert 0.2 < float((whole[0] == 0).float().mean()) < 0.4
