@@ -63,7 +63,7 @@ def _factor(factor: int, index: int, var_sizes_list: Any) -> int:
     if not reduced or at >= len(kept):
         return factor
     wide = factor * VECTORS_ABREAST
-    sizes = [V.graph.sizevars.optimization_hint(size) for size in kept]
+    sizes = [V.graph.sizevars.optimization_hint(size, fallback=0) for size in kept]
     # All threads are to have some.
     enough = math.prod(sizes) >= wide * parallel_num_threads()
     return wide if enough and sizes[at] >= wide else factor
