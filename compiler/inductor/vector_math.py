@@ -40,8 +40,9 @@ inline F exp_one(const F& given) {
 #if defined(CPU_CAPABILITY_AVX512)
     const F& bounded = given;
 #else
-    // Steps below the smallest number take a processor a hundred times as long: what would end
-    // there, such as what a mask has taken out of a softmax, is left out.
+    // Multiplications that end below the smallest number take a processor a hundred times as long,
+    // other than scaling in one step: what would end there, such as what a mask has taken out of a
+    // softmax, is left out.
     F none = given < F(-104.0f);
     F bounded = F::blendv(given, F(0.0f), none);
 #endif
