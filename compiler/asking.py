@@ -14,8 +14,8 @@ from fusewise.compiler.survey import Predictor, Survey
 from fusewise.costmodel.gains import PROBED, Kernel, difference, kinds_of
 from fusewise.schedule.problem import group_signature
 from fusewise.schedule.schedule import Candidate, Schedule
-from fusewise.search.finishing import Offer
 from fusewise.search.gate import MARGIN
+from fusewise.search.offers import Offer
 
 #: Part of the time of a Triton kernel that other block sizes may take off, which no prediction
 #: sees; of one that takes so many launches' time.

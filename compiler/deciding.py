@@ -48,8 +48,8 @@ from fusewise.compiler.survey import Predictor, Survey, default_candidate
 from fusewise.compiler.tuned_after import tune_after
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate
-from fusewise.search.finishing import Offer
 from fusewise.search.gate import MARGIN
+from fusewise.search.offers import Offer
 from fusewise.search.shortlist import shortlist
 
 #: Of a budget in seconds, what goes into timing at most where a program waits for its compile.

@@ -28,8 +28,8 @@ from fusewise.compiler.survey import Predictor, Survey, default_candidate, surve
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
 from fusewise.search.beam import Budget
-from fusewise.search.finishing import Offer, on_top
 from fusewise.search.gate import GateResult, judge
+from fusewise.search.offers import Offer, on_top
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate, Schedule, problem_key
-from fusewise.search.finishing import Finishes, Offer
+from fusewise.search.finishing import Finishes
+from fusewise.search.offers import Offer
 
 _Entry = tuple[Candidate, Program]
 #: Times candidates against the default, given how many seconds it may take.

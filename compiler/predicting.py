@@ -27,7 +27,7 @@ from fusewise.costmodel.gains import (
 )
 from fusewise.schedule.kernel_choices import combos
 from fusewise.schedule.schedule import Candidate
-from fusewise.search.finishing import Offer, on_top
+from fusewise.search.offers import Offer, on_top
 from fusewise.search.shortlist import shortlist
 
 #: Candidates that are told of, Inductor's own included.
@@ -176,10 +176,10 @@ def _rewritten(
     assert plan is not None
     if predictor.profile.kind != "cpu":
         return None
-    finishes = predictor.finishes(plan, base.survey.problem)
+    cpp = predictor.finishes(plan, base.survey.problem).cpp
     offers = [
         offer
-        for offer in (*finishes.exact(), finishes.written_out())
+        for offer in (*cpp.exact(), cpp.written_out())
         if offer is not None and offer.gain_us >= LEAST_SHARE * total_us
     ]
     if not offers:

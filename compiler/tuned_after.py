@@ -23,7 +23,7 @@ from fusewise.datasets.rows import Row
 from fusewise.datasets.store import Store
 from fusewise.schedule.kernel_choices import combos, tunings
 from fusewise.schedule.schedule import Candidate
-from fusewise.search.finishing import Offer
+from fusewise.search.offers import Offer
 
 
 def tune_after(report: GraphReport, surveys: Sequence[Survey], predictor: Predictor) -> None:

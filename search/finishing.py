@@ -8,10 +8,7 @@ and decided by measuring. Measures and compiles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from operator import add
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fusewise.costmodel.attribution import moved_bytes
@@ -27,8 +24,9 @@ from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import group_signature
 from fusewise.schedule.reductions import Shape, shape_choice
 from fusewise.schedule.schedule import Choice
-from fusewise.search.lanes import saved_ns, sums_columns
+from fusewise.search.cpp_offers import CppOffers
 from fusewise.search.launch_sets import launch_sets
+from fusewise.search.offers import LEAST_SHARE, Offer, best_two
 from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel, alike, in_one_launch
 
 #: Up to so many launches' time a kernel does little but be launched, and no block size helps it.
@@ -41,61 +39,15 @@ _MOST_TRIED: Final = 12
 _LONG_REDUCTION: Final = 2048
 #: Part of the roofline's rate that a well tuned kernel reaches.
 _REACHED: Final = 0.9
-#: Part of a plan's time that an offer has to promise: the gate takes no gain below one percent.
-_LEAST_SHARE: Final = 0.01
-#: Part of a plan's time that a kernel is worth tuning for, whatever the model thinks of it, and
-#: that a CPU's short loops are worth another look for.
-_HEAVY, _MUCH = 0.05, 0.10
+#: Part of a plan's time that a kernel is worth tuning for, whatever the model thinks of it.
+_HEAVY: Final = 0.05
 #: Elements of a row up to which the compiler has a block hold all of it: where neighbours in a row
 #: are neighbours in memory, and elsewhere.
 _HELD, _HELD_ACROSS = 1024, 64
 #: Elements from which on a row is worth several blocks.
 _LONG_ROW: Final = 16_384
-#: Iterations for each thread from which on a CPU loop is run on several, and what to try instead.
-#: Where a second thread begins to pay was between 4000 and 12,000 for simple loops.
-_PARALLEL: Final = 512
-GRAINS: Final = (2048, 8192)
-#: What is saved on an operation that is written into a C++ kernel rather than called, in the times
-#: of one exponential; on AMD EPYCs, between those with vectors of 256 bits and of 512.
-_WRITTEN_SAVES: Final = {
-    "exp": 0.18,
-    "expm1": 0.18,
-    "sigmoid": 0.18,
-    "erf": 0.18,
-    "log": 0.3,
-    "log1p": 0.3,
-    "tanh": 1.5,
-}
-#: Part of a graph's time that it takes off at most.
-_MOST_WRITTEN: Final = 0.5
-#: Part of a kernel's time that whole vectors take off at most.
-_MOST_OF_LANES: Final = 0.9
-#: Part of the time of a kernel that reduces columns which vectors side by side take off: of
-#: matrices of 0.3 to 4 million elements 0.3 to 0.65 on an AMD EPYC.
-_COLUMNS_SAVE: Final = 0.4
 #: Different kernels that are tuned in one candidate, all of them step by step if there is time.
 _MOST_TUNED = 8
-
-
-@dataclass(frozen=True)
-class Offer:
-    """Codegen choices to try on a plan."""
-
-    choices: tuple[Choice, ...]
-    #: What they might save, by a rough estimate; microseconds.
-    gain_us: float
-    #: Why they are offered.
-    reason: str
-    #: What of that no contest has to find out: by choices that made nothing slower yet.
-    sure_us: float = 0.0
-
-    def __add__(self, other: Offer) -> Offer:
-        return Offer(
-            tuple(sorted((*self.choices, *other.choices))),
-            self.gain_us + other.gain_us,
-            f"{self.reason}; {other.reason}",
-            self.sure_us + other.sure_us,
-        )
 
 
 class Finishes:
@@ -115,8 +67,6 @@ class Finishes:
         self._problem = cost.problem
         self._launch_us = cost.profile.launch_us
         self._cores = cost.profile.cores
-        self._threads = max(1, cost.profile.threads)
-        self._exponential_us = 1e-3 / max(cost.profile.transcendental_gops, 1e-6)
         self._on_gpu = cost.profile.kind == "cuda"
         self._cache_bytes = cost.profile.cache_bytes
         costs = cost.breakdown(plan)
@@ -128,6 +78,8 @@ class Finishes:
             self._kernel(group.names, group.us, float(us) / _REACHED, moved_bytes(row)[0])
             for group, us, row in zip(generated, least, features, strict=True)
         ]
+        #: What there is for kernels in C++.
+        self.cpp = CppOffers(self._problem, self.kernels, cost.profile, self.total_us)
 
     def _kernel(
         self, names: tuple[str, ...], us: float, least_us: float, read_bytes: int
@@ -150,25 +102,20 @@ class Finishes:
         """At most two offers, for when every try is waited for: the best, and it with the next.
 
         On a GPU kernels that are worth it are tuned, which is most likely to pay and so comes
-        first; small ones share launches, reductions are computed otherwise. On a CPU what changes
-        no result comes first, functions are written out, short loops run on one thread.
+        first; small ones share launches, reductions are computed otherwise. On a CPU kernels are
+        written otherwise.
 
         Args:
             most_descended: different kernels to tune by coordinate descent, at most.
             blocks: whether any are tuned.
         """
         if not self._on_gpu:
-            further = _best_two([self.written_out(), self.grain()])
-            sure = self.exact()
-            if not sure:
-                return further
-            all_sure = reduce(add, sure)
-            return [all_sure, *(all_sure + other for other in further[:1])]
+            return self.cpp.few()
         tuned = self.tuned(most_descended) if blocks else None
         others = [self.together(), self.shaped()]
         if tuned is None or not most_descended:
-            return _best_two([tuned, *others])
-        return [tuned, *(tuned + other for other in _best_two(others)[:1])]
+            return best_two([tuned, *others])
+        return [tuned, *(tuned + other for other in best_two(others)[:1])]
 
     def every(self, whole: Sequence[tuple[Choice, ...]] = ()) -> list[Offer]:
         """All that may be tried, each by itself, for when there is time.
@@ -182,64 +129,6 @@ class Finishes:
             offers += self.each_together() + self.each_together(_MANY_IN_LAUNCH)
             offers += self.each_tuned()[:_MOST_TRIED] + self.each_shaped()[:_MOST_TRIED]
         return list({offer.choices: offer for offer in offers}.values())
-
-    def written_out(self) -> Offer | None:
-        """Elementary functions written into C++ kernels; None where they take little of the time.
-
-        A library's cannot overlap with what is around the call, and needs all registers.
-        """
-        saved = 0.0
-        for kernel in self.kernels:
-            for name in kernel.names:
-                node = self._problem.node_by_name[name]
-                times = sum(_WRITTEN_SAVES.get(op, 0.0) * count for op, count in node.ops)
-                saved += times * node.numel * node.rnumel * self._exponential_us
-        if saved < _LEAST_SHARE * self.total_us:
-            return None
-        saved = min(saved, _MOST_WRITTEN * self.total_us)
-        reason = "exponentials and the like are written into their kernels"
-        return Offer((Choice("vector_math", True),), saved, reason, saved)
-
-    def exact(self) -> list[Offer]:
-        """C++ kernels written otherwise with the same results, in less time wherever it counts."""
-        us = {kernel.names: kernel.us for kernel in self.kernels}
-        lanes = sum(
-            min(1e-3 * saved_ns(self._problem, names) / self._threads, _MOST_OF_LANES * of)
-            for names, of in us.items()
-        )
-        columns = _COLUMNS_SAVE * sum(
-            of for names, of in us.items() if sums_columns(self._problem, names, self._threads)
-        )
-        offers = (
-            ("whole_vectors", lanes, "flags and random numbers go by whole vectors"),
-            ("wide_columns", columns, "columns are reduced with vectors side by side"),
-        )
-        return [
-            Offer((Choice(name, True),), saved, reason, saved)
-            for name, saved, reason in offers
-            if saved >= _LEAST_SHARE * self.total_us and saved
-        ]
-
-    def grain(self) -> Offer | None:
-        """Short loops on one thread, on a CPU; None where they take little of the time.
-
-        Starting threads, and waiting for the last of them, takes as long as a short loop does.
-        """
-        share = 0.0
-        most = 0
-        for kernel in self.kernels:
-            each = kernel.iterations // self._threads
-            if _PARALLEL <= each < GRAINS[-1]:
-                share += kernel.us / self.total_us
-                most = max(most, each)
-        if share < _MUCH:
-            return None
-        value = next(grain for grain in GRAINS if most < grain)
-        return Offer(
-            (Choice("parallel_grain", value),),
-            MOST_GAIN * share * self.total_us,
-            f"short loops that take {share:.0%} of the time run on one thread",
-        )
 
     def tuned(self, most_descended: int = _MOST_TUNED) -> Offer | None:
         """Block sizes of the kernels that the model sees a gain in, or that take much of the time.
@@ -255,7 +144,7 @@ class Finishes:
         worth = sorted(worth, key=lambda ks: -sum(k.hoped_us for k in ks))[:_MOST_TUNED]
         gain = sum(k.hoped_us for kernels in worth for k in kernels)
         possible = sum(k.possible_us for kernels in worth for k in kernels)
-        if possible < _LEAST_SHARE * self.total_us:
+        if possible < LEAST_SHARE * self.total_us:
             return None
         choices: list[Choice] = []
         for at, kernels in enumerate(worth):
@@ -303,7 +192,7 @@ class Finishes:
         return self._is_long(kernels[0]) and sum(k.us for k in kernels) > _HEAVY * self.total_us
 
     def _is_worth_tuning(self, kernels: Sequence[PlannedKernel]) -> bool:
-        gains = sum(k.gain_us for k in kernels) > _LEAST_SHARE * self.total_us / 2
+        gains = sum(k.gain_us for k in kernels) > LEAST_SHARE * self.total_us / 2
         unknown = all(k.saving is None for k in kernels)
         return gains or (unknown and sum(k.us for k in kernels) > _HEAVY * self.total_us)
 
@@ -332,7 +221,7 @@ class Finishes:
         if not offers:
             return None
         gain = sum(offer.gain_us for offer in offers)
-        if gain < _LEAST_SHARE * self.total_us:
+        if gain < LEAST_SHARE * self.total_us:
             return None
         kernels = sum(len(_members(offer.choices[0])) for offer in offers)
         return Offer(
@@ -362,7 +251,7 @@ class Finishes:
         """Reductions whose kernels had better look otherwise; None where that cannot count."""
         offers = [offer for offer in self.each_shaped() if offer.gain_us > 0.0]
         gain = sum(offer.gain_us for offer in offers)
-        if gain < _LEAST_SHARE * self.total_us:
+        if gain < LEAST_SHARE * self.total_us:
             return None
         return Offer(
             tuple(sorted(choice for offer in offers for choice in offer.choices)),
@@ -420,16 +309,5 @@ class Finishes:
         )
 
 
-def _best_two(every: Iterable[Offer | None]) -> list[Offer]:
-    """Of some offers the best, and it with the next."""
-    offers = sorted((o for o in every if o is not None), key=lambda o: (-o.gain_us, o.choices))
-    return [offers[0], offers[0] + offers[1]] if len(offers) > 1 else offers
-
-
 def _members(choice: Choice) -> list[str]:
     return [choice.name, *str(choice.value).split()]
-
-
-def on_top(codegen: Iterable[Choice], offer: Offer) -> tuple[Choice, ...]:
-    """The codegen choices of a schedule with those of an offer."""
-    return tuple(sorted({*codegen, *offer.choices}))

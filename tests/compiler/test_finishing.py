@@ -13,7 +13,7 @@ from fusewise.compiler.reports import GraphReport
 from fusewise.schedule.kernel_choices import blocks_choice, combo_choice
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Candidate, Choice, Schedule
-from fusewise.search.finishing import Offer
+from fusewise.search.offers import Offer
 
 PLAN = unfused(["op0", "op1", "op2"])
 

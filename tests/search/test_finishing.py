@@ -17,7 +17,8 @@ from fusewise.schedule.plan import Step, build_plan, is_acyclic
 from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem, group_signature
 from fusewise.schedule.reductions import shapes, split_choice
 from fusewise.schedule.schedule import Choice
-from fusewise.search.finishing import Finishes, on_top
+from fusewise.search.finishing import Finishes
+from fusewise.search.offers import on_top
 from fusewise.search.reductions import uncut
 
 GPU = DeviceProfile(
@@ -436,7 +437,7 @@ def test_flags_and_random_numbers_by_whole_vectors(
     cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
     node = msgspec.structs.replace(kernel("a", numel), ops=(("load", 1), (operation, 1)))
     found = finishes([node, kernel("b", 1 << 22)], device=cpu, flags=flags)
-    (offer,) = found.exact() or [None]
+    (offer,) = found.cpp.exact() or [None]
     assert (offer is not None) is offered
     if offer is not None:
         assert offer.choices == (Choice("whole_vectors", True),)
@@ -457,7 +458,7 @@ def test_columns_with_vectors_side_by_side(
     reads = tuple(msgspec.structs.replace(read, stride=stride) for read in node.reads)
     node = msgspec.structs.replace(node, reads=reads)
     found = finishes([node], device=cpu, flags=flags)
-    chosen = {choice.name for offer in found.exact() for choice in offer.choices}
+    chosen = {choice.name for offer in found.cpp.exact() for choice in offer.choices}
     assert ("wide_columns" in chosen) is offered
 
 

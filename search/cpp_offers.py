@@ -1,0 +1,129 @@
+"""What is worth trying on C++ kernels: writing them otherwise, or running them on one thread.
+
+Rests on predicted times, and on how long what is replaced was seen to take. Decides nothing: where
+no result changes, or none but in a last digit, it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Final
+
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.schedule.problem import Problem
+from fusewise.schedule.schedule import Choice
+from fusewise.search.lanes import saved_ns, sums_columns
+from fusewise.search.offers import LEAST_SHARE, Offer, best_two
+from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel
+
+#: Iterations for each thread from which on a CPU loop is run on several, and what to try instead.
+#: Where a second thread begins to pay was between 4000 and 12,000 for simple loops.
+_PARALLEL: Final = 512
+_GRAINS: Final = (2048, 8192)
+#: What is saved on an operation that is written into a C++ kernel rather than called, in the times
+#: of one exponential; on AMD EPYCs, between those with vectors of 256 bits and of 512.
+_WRITTEN_SAVES: Final = {
+    "exp": 0.18,
+    "expm1": 0.18,
+    "sigmoid": 0.18,
+    "erf": 0.18,
+    "log": 0.3,
+    "log1p": 0.3,
+    "tanh": 1.5,
+}
+#: Part of a graph's time that it takes off at most.
+_MOST_WRITTEN: Final = 0.5
+#: Part of a kernel's time that whole vectors take off at most.
+_MOST_OF_LANES: Final = 0.9
+#: Part of the time of a kernel that reduces columns which vectors side by side take off: of
+#: matrices of 0.3 to 4 million elements 0.3 to 0.65 on an AMD EPYC.
+_COLUMNS_SAVE: Final = 0.4
+#: Part of a plan's time that short loops are worth another look for.
+_MUCH: Final = 0.10
+
+
+class CppOffers:
+    """Offers for the C++ kernels of one plan."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        kernels: Sequence[PlannedKernel],
+        profile: DeviceProfile,
+        total_us: float,
+    ) -> None:
+        """``kernels`` of a plan of ``problem``, which takes ``total_us`` in all."""
+        self._problem = problem
+        self._kernels = kernels
+        self._threads = max(1, profile.threads)
+        self._exponential_us = 1e-3 / max(profile.transcendental_gops, 1e-6)
+        self._total_us = total_us
+
+    def few(self) -> list[Offer]:
+        """At most two: what changes no result, and the best of the others with it."""
+        further = best_two([self.written_out(), self.grain()])
+        sure = self.exact()
+        if not sure:
+            return further
+        all_sure = reduce(add, sure)
+        return [all_sure, *(all_sure + other for other in further[:1])]
+
+    def written_out(self) -> Offer | None:
+        """Elementary functions written into C++ kernels; None where they take little of the time.
+
+        A library's cannot overlap with what is around the call, and needs all registers.
+        """
+        saved = 0.0
+        for kernel in self._kernels:
+            for name in kernel.names:
+                node = self._problem.node_by_name[name]
+                times = sum(_WRITTEN_SAVES.get(op, 0.0) * count for op, count in node.ops)
+                saved += times * node.numel * node.rnumel * self._exponential_us
+        if saved < LEAST_SHARE * self._total_us:
+            return None
+        saved = min(saved, _MOST_WRITTEN * self._total_us)
+        reason = "exponentials and the like are written into their kernels"
+        return Offer((Choice("vector_math", True),), saved, reason, saved)
+
+    def exact(self) -> list[Offer]:
+        """C++ kernels written otherwise with the same results, in less time wherever it counts."""
+        us = {kernel.names: kernel.us for kernel in self._kernels}
+        lanes = sum(
+            min(1e-3 * saved_ns(self._problem, names) / self._threads, _MOST_OF_LANES * of)
+            for names, of in us.items()
+        )
+        columns = _COLUMNS_SAVE * sum(
+            of for names, of in us.items() if sums_columns(self._problem, names, self._threads)
+        )
+        offers = (
+            ("whole_vectors", lanes, "flags and random numbers go by whole vectors"),
+            ("wide_columns", columns, "columns are reduced with vectors side by side"),
+        )
+        return [
+            Offer((Choice(name, True),), saved, reason, saved)
+            for name, saved, reason in offers
+            if saved >= LEAST_SHARE * self._total_us and saved
+        ]
+
+    def grain(self) -> Offer | None:
+        """Short loops on one thread, on a CPU; None where they take little of the time.
+
+        Starting threads, and waiting for the last of them, takes as long as a short loop does.
+        """
+        share = 0.0
+        most = 0
+        for kernel in self._kernels:
+            each = kernel.iterations // self._threads
+            if _PARALLEL <= each < _GRAINS[-1]:
+                share += kernel.us / self._total_us
+                most = max(most, each)
+        if share < _MUCH:
+            return None
+        value = next(grain for grain in _GRAINS if most < grain)
+        return Offer(
+            (Choice("parallel_grain", value),),
+            MOST_GAIN * share * self._total_us,
+            f"short loops that take {share:.0%} of the time run on one thread",
+        )
