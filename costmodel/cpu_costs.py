@@ -24,8 +24,8 @@ _UNCOUNTED: Final = frozenset(
 
 
 #: What a thread copies in its cache from which on a processor is like the swifter of the two with
-#: vectors of 64 bytes, GB/s: between 70 of the fastest of the others and 117.
-_SWIFT_GBS: Final = 90.0
+#: vectors of 64 bytes, GB/s: between 70 of the fastest of the others and 97 to 119 of that one.
+_SWIFT_GBS: Final = 80.0
 
 
 def is_swift(cache_gbs: FloatArray) -> NDArray[np.bool_]:
