@@ -89,13 +89,12 @@ class CppOffers:
 
     def exact(self) -> list[Offer]:
         """C++ kernels written otherwise with the same results, in less time wherever it counts."""
-        us = {kernel.names: kernel.us for kernel in self._kernels}
         lanes = sum(
-            min(1e-3 * saved_ns(self._problem, names) / self._threads, _MOST_OF_LANES * of)
-            for names, of in us.items()
+            min(1e-3 * saved_ns(self._problem, k.names) / self._threads, _MOST_OF_LANES * k.us)
+            for k in self._kernels
         )
         columns = _COLUMNS_SAVE * sum(
-            of for names, of in us.items() if sums_columns(self._problem, names, self._threads)
+            k.us for k in self._kernels if sums_columns(self._problem, k.names, self._threads)
         )
         offers = (
             ("whole_vectors", lanes, "flags and random numbers go by whole vectors"),

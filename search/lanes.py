@@ -28,15 +28,14 @@ def saved_ns(problem: Problem, names: Sequence[str]) -> float:
     """
     nodes = [problem.node_by_name[name] for name in names]
     made = {access.buffer for node in nodes for access in node.writes}
-    flags = {b.name: b for b in problem.buffers if b.dtype == _FLAG}
     saved: dict[tuple[str, str], float] = {}
     drawn = 0.0
     for node in nodes:
         elements = node.numel * node.rnumel
         drawn += elements * sum(count for op, count in node.ops if op == "rand")
         for access in (*node.reads, *node.writes):
-            buffer = flags.get(access.buffer)
-            if buffer is None or access.kind != "contiguous":
+            buffer = problem.buffer_by_name.get(access.buffer)
+            if buffer is None or buffer.dtype != _FLAG or access.kind != "contiguous":
                 continue
             inside = access.buffer in made
             if inside and not buffer.is_output and set(buffer.users) <= set(names):

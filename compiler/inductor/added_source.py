@@ -30,12 +30,12 @@ def rewrite_kernels(rewritten: Callable[[str], str], space: str, source: str) ->
     def codegen_group(self: Any, name: str | None = None) -> str:
         code = rewritten(original(self, name))
         # Where the wrapper is C++, all kernels of a program are in one file.
-        return with_definitions(code, space, source, once_a_file=V.graph.cpp_wrapper)
+        return _with_definitions(code, space, source, once_a_file=V.graph.cpp_wrapper)
 
     cpp.KernelGroup.codegen_group = codegen_group  # type: ignore[method-assign]
 
 
-def with_definitions(code: str, space: str, source: str, *, once_a_file: bool = False) -> str:
+def _with_definitions(code: str, space: str, source: str, *, once_a_file: bool = False) -> str:
     """The source of a kernel with the namespace that it uses; as it is where it does not.
 
     ``once_a_file``: sources of several kernels stand in one file as they are, so only the first
