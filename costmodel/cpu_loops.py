@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.layout import layout_of
+from fusewise.costmodel.lookups import loaded_indices
 from fusewise.schedule.problem import Node, Problem
 
 #: Iterations for each thread from which Inductor runs a loop nest on several
@@ -25,8 +26,6 @@ _MANY_JUMPS, _JUMP_SHARE = 35, 0.12
 _WORTH: Final = 10
 #: Dtypes of two bytes, of which a vector holds twice as many.
 _LOW: Final = frozenset({"torch.bfloat16", "torch.float16"})
-#: Dtypes that elements are looked up by.
-_INDICES: Final = frozenset({"torch.int64", "torch.int32"})
 _VECTORISED: Final = _LOW | {
     "torch.float64",
     "torch.float32",
@@ -104,9 +103,9 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
     moves: dict[tuple[str, str], tuple[int, ...]] = {}
     origins = set()
     for access in (*node.reads, *node.writes):
-        dtype = _dtype(problem, access.buffer)
-        if dtype:
-            dtypes.add(dtype)
+        buffer = problem.buffer_by_name.get(access.buffer)
+        if buffer is not None and buffer.dtype:
+            dtypes.add(buffer.dtype)
         layout = layout_of(access, loops)
         if layout is None:
             continue
@@ -152,19 +151,10 @@ def _sought(
     unknown = (True,) * loops
     if any(name == "index_expr" for name, _ in node.ops):
         return unknown
-    indices = [
-        moves.get((access.buffer, access.index))
-        for access in node.reads
-        if access.kind != "gather" and _dtype(problem, access.buffer) in _INDICES
-    ]
+    indices = [moves.get((a.buffer, a.index)) for a in loaded_indices(node, problem)]
     if not indices or None in indices:
         return unknown
     return tuple(any(steps and steps[i] for steps in indices) for i in range(loops))
-
-
-def _dtype(problem: Problem, name: str) -> str:
-    buffer = problem.buffer_by_name.get(name)
-    return "" if buffer is None else buffer.dtype
 
 
 def main_of(nodes: Sequence[NodeLoops]) -> NodeLoops:

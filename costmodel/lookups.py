@@ -8,10 +8,20 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import Access, Node, Problem
 
 #: Dtypes of indices.
 _INTEGER: Final = re.compile(r"int(16|32|64)$")
+
+
+def loaded_indices(node: Node, problem: Problem) -> list[Access]:
+    """Reads of a node that may be of indices: of integers, themselves not looked up."""
+    found = []
+    for access in node.reads:
+        buffer = problem.buffer_by_name.get(access.buffer)
+        if access.kind != "gather" and buffer is not None and _INTEGER.search(buffer.dtype):
+            found.append(access)
+    return found
 
 
 def follows_loops(node: Node, problem: Problem) -> bool:
@@ -24,10 +34,7 @@ def follows_loops(node: Node, problem: Problem) -> bool:
         return False
     loops = (*node.ranges[0], *node.ranges[1])
     found = any(name == "index_expr" for name, _ in node.ops)
-    for access in node.reads:
-        buffer = problem.buffer_by_name.get(access.buffer)
-        if access.kind == "gather" or buffer is None or not _INTEGER.search(buffer.dtype):
-            continue
+    for access in loaded_indices(node, problem):
         entries = access.bytes // max(access.itemsize, 1)
         if entries not in loops or entries == access.touched:
             return False
