@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-# Its checks are to say what differs, as those of tests do.
-pytest.register_assert_rewrite("tests.compiler.captured")
+# Their checks are to say what differs, as those of tests do.
+pytest.register_assert_rewrite("tests.compiler.captured", "tests.search.planned")
 _home = pytest.StashKey[Path]()
 #: Tells the processes of one run of the tests where they share profiles of devices. They share
 #: Inductor's cache, too: what it probes of the compiler takes as long as ten small programs.

@@ -2,95 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.launches import MOST_IN_LAUNCH, launches_saved
-from fusewise.costmodel.plan_cost import PlanCost
-from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.kernel_choices import combos, tunings
-from fusewise.schedule.plan import Step, build_plan, is_acyclic
-from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem, group_signature
+from fusewise.schedule.problem import Access, Node, Problem
 from fusewise.schedule.reductions import shapes, split_choice
 from fusewise.schedule.schedule import Choice
 from fusewise.search.finishing import Finishes
 from fusewise.search.offers import on_top
 from fusewise.search.reductions import uncut
-
-GPU = DeviceProfile(
-    key="cuda-test",
-    kind="cuda",
-    name="test",
-    threads=270_000,
-    copy_gbs=4000.0,
-    gather_gbs=140.0,
-    flops_gfs=50_000.0,
-    transcendental_gops=900.0,
-    launch_us=1.0,
-    cache_bytes=60 << 20,
-    cores=132,
-    cache_gbs=8000.0,
-)
-SMALL, LARGE = 4096, 1 << 26
-
-
-def kernel(name: str, numel: int, rnumel: int = 1, kind: str = "pointwise") -> Node:
-    def access(buffer: str, n: int) -> Access:
-        return Access(buffer, "contiguous", n, 4 * n, 4, 1, "d0")
-
-    return Node(
-        name=name,
-        kind=kind,  # type: ignore[arg-type]
-        device="cuda:0",
-        numel=numel,
-        rnumel=rnumel,
-        ranges=((numel,), (rnumel,) if rnumel > 1 else ()),
-        reduction_type="sum" if kind == "reduction" else "",
-        reads=(access(f"in_{name}", numel * rnumel),),
-        writes=(access(f"buf_{name}", numel),),
-        ops=(("load", 1), ("add", 1), ("store", 1)),
-        origins=(),
-        source="",
-        order=0,
-        compiler_us=0.0,
-        flops=10**12 if kind == "extern" else 0,
-        signature=f"{kind} {numel} {rnumel}",
-        hint="inner" if kind == "reduction" else "",
-    )
-
-
-def finishes(
-    nodes: Sequence[Node],
-    *needs: tuple[str, str],
-    together: Sequence[tuple[str, str]] = (),
-    device: DeviceProfile = GPU,
-    savings: Mapping[str, float] | None = None,
-    flags: str = "",
-) -> Finishes:
-    buffers = [
-        Buffer(f"buf_{n.name}", 4 * n.numel, "torch.float32", False, True, ()) for n in nodes
-    ]
-    inputs = [
-        Buffer(f"in_{n.name}", 4 * n.numel * n.rnumel, "torch.float32", True, False, (n.name,))
-        for n in nodes
-    ]
-    every = tuple(
-        msgspec.structs.replace(b, dtype="torch.bool") if b.name == flags else b
-        for b in (*inputs, *buffers)
-    )
-    dependencies = tuple(Dependency(user, made, f"buf_{made}") for made, user in needs)
-    problem = Problem("key", "inference", tuple(nodes), every, dependencies, possible_fusions=())
-    steps = [Step("fuse", *pair) for pair in together]
-    plan = build_plan([node.name for node in nodes], steps)
-    assert is_acyclic(problem, plan.groups)
-    by_signature = {
-        group_signature(problem, [node]): part for node, part in (savings or {}).items()
-    }
-    return Finishes(plan, PlanCost(problem, device, Roofline(device)), by_signature)
+from tests.search.planned import GPU, LARGE, SMALL, finishes, kernel
 
 
 def test_small_kernels_of_one_depth_share_launches() -> None:
@@ -391,75 +318,6 @@ def test_a_short_reduction_in_two_kernels_might_be_one() -> None:
     # A value that is stored elsewhere is another one.
     other = msgspec.structs.replace(stored_sum(), buffer="buf_op0")
     assert uncut(problem, [other], GPU) == []
-
-
-@pytest.mark.parametrize(("numel", "grain"), [(2048, 2048), (8192, 8192), (40_000, None)])
-def test_short_loops_of_a_cpu_are_offered_one_thread(numel: int, grain: int | None) -> None:
-    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
-    found = finishes([kernel("a", numel), kernel("tiny", 64)], device=cpu)
-    offers = found.few()
-    assert [offer.choices for offer in offers] == (
-        [] if grain is None else [(Choice("parallel_grain", grain),)]
-    )
-    whole = [(Choice("multiply_add", True),)]
-    assert [offer.choices for offer in found.every(whole)] == whole
-
-
-def test_functions_that_take_much_of_the_time_are_written_out() -> None:
-    """By how much a call of each costs, held against the whole graph; the greater gain first."""
-    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2, transcendental_gops=1.0)
-    written, grain = Choice("vector_math", True), Choice("parallel_grain", 8192)
-
-    def offered(op: str, rest: int) -> list[tuple[Choice, ...]]:
-        node = msgspec.structs.replace(kernel("a", 8192), ops=(("load", 1), (op, 2)))
-        found = finishes([node, kernel("b", rest)], device=cpu)
-        return [offer.choices for offer in found.few()]
-
-    assert offered("tanh", 64) == [(written,), (grain, written)]
-    assert offered("sin", 64) == offered("add", 64) == [(grain,)]
-    assert offered("exp", 1 << 28) == []
-
-
-@pytest.mark.parametrize(
-    ("operation", "flags", "numel", "offered"),
-    [
-        ("add", "in_a", 1 << 20, True),
-        ("add", "buf_a", 1 << 20, True),
-        ("rand", "", 1 << 20, True),
-        ("add", "", 1 << 20, False),
-        # Little beside the rest.
-        ("add", "in_a", 1 << 10, False),
-    ],
-)
-def test_flags_and_random_numbers_by_whole_vectors(
-    operation: str, flags: str, numel: int, offered: bool
-) -> None:
-    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
-    node = msgspec.structs.replace(kernel("a", numel), ops=(("load", 1), (operation, 1)))
-    found = finishes([node, kernel("b", 1 << 22)], device=cpu, flags=flags)
-    (offer,) = found.cpp.exact() or [None]
-    assert (offer is not None) is offered
-    if offer is not None:
-        assert offer.choices == (Choice("whole_vectors", True),)
-        # Nothing is left for a contest to find out.
-        assert offer.sure_us == offer.gain_us > 0.0
-        assert found.few() == [offer]
-
-
-@pytest.mark.parametrize(
-    ("columns", "stride", "flags", "offered"),
-    [(4096, 4096, "", True), (4096, 1, "", False), (64, 64, "", False), (4096, 4096, "in_a", True)],
-)
-def test_columns_with_vectors_side_by_side(
-    columns: int, stride: int, flags: str, *, offered: bool
-) -> None:
-    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
-    node = kernel("a", columns, 1 << 24, kind="reduction")
-    reads = tuple(msgspec.structs.replace(read, stride=stride) for read in node.reads)
-    node = msgspec.structs.replace(node, reads=reads)
-    found = finishes([node], device=cpu, flags=flags)
-    chosen = {choice.name for offer in found.cpp.exact() for choice in offer.choices}
-    assert ("wide_columns" in chosen) is offered
 
 
 def test_where_there_is_time_everything_is_tried_once() -> None:

@@ -1,0 +1,78 @@
+"""What is offered for C++ kernels: writing them otherwise, or running them on one thread."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fusewise.schedule.schedule import Choice
+from tests.search.planned import GPU, finishes, kernel
+
+
+@pytest.mark.parametrize(("numel", "grain"), [(2048, 2048), (8192, 8192), (40_000, None)])
+def test_short_loops_of_a_cpu_are_offered_one_thread(numel: int, grain: int | None) -> None:
+    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
+    found = finishes([kernel("a", numel), kernel("tiny", 64)], device=cpu)
+    offers = found.few()
+    assert [offer.choices for offer in offers] == (
+        [] if grain is None else [(Choice("parallel_grain", grain),)]
+    )
+    whole = [(Choice("multiply_add", True),)]
+    assert [offer.choices for offer in found.every(whole)] == whole
+
+
+def test_functions_that_take_much_of_the_time_are_written_out() -> None:
+    """By how much a call of each costs, held against the whole graph; the greater gain first."""
+    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2, transcendental_gops=1.0)
+    written, grain = Choice("vector_math", True), Choice("parallel_grain", 8192)
+
+    def offered(op: str, rest: int) -> list[tuple[Choice, ...]]:
+        node = msgspec.structs.replace(kernel("a", 8192), ops=(("load", 1), (op, 2)))
+        found = finishes([node, kernel("b", rest)], device=cpu)
+        return [offer.choices for offer in found.few()]
+
+    assert offered("tanh", 64) == [(written,), (grain, written)]
+    assert offered("sin", 64) == offered("add", 64) == [(grain,)]
+    assert offered("exp", 1 << 28) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "flags", "numel", "offered"),
+    [
+        ("add", "in_a", 1 << 20, True),
+        ("add", "buf_a", 1 << 20, True),
+        ("rand", "", 1 << 20, True),
+        ("add", "", 1 << 20, False),
+        # Little beside the rest.
+        ("add", "in_a", 1 << 10, False),
+    ],
+)
+def test_flags_and_random_numbers_by_whole_vectors(
+    operation: str, flags: str, numel: int, offered: bool
+) -> None:
+    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
+    node = msgspec.structs.replace(kernel("a", numel), ops=(("load", 1), (operation, 1)))
+    found = finishes([node, kernel("b", 1 << 22)], device=cpu, flags=flags)
+    (offer,) = found.cpp.exact() or [None]
+    assert (offer is not None) is offered
+    if offer is not None:
+        assert offer.choices == (Choice("whole_vectors", True),)
+        # Nothing is left for a contest to find out.
+        assert offer.sure_us == offer.gain_us > 0.0
+        assert found.few() == [offer]
+
+
+@pytest.mark.parametrize(
+    ("columns", "stride", "flags", "offered"),
+    [(4096, 4096, "", True), (4096, 1, "", False), (64, 64, "", False), (4096, 4096, "in_a", True)],
+)
+def test_columns_with_vectors_side_by_side(
+    columns: int, stride: int, flags: str, *, offered: bool
+) -> None:
+    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
+    node = kernel("a", columns, 1 << 24, kind="reduction")
+    reads = tuple(msgspec.structs.replace(read, stride=stride) for read in node.reads)
+    node = msgspec.structs.replace(node, reads=reads)
+    found = finishes([node], device=cpu, flags=flags)
+    chosen = {choice.name for offer in found.cpp.exact() for choice in offer.choices}
+    assert ("wide_columns" in chosen) is offered
