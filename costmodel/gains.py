@@ -21,6 +21,7 @@ from fusewise.costmodel.plan_cost import GroupCost
 from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.schedule.kernel_choices import COMBO
 from fusewise.schedule.problem import FINISHED_KINDS, Problem, group_signature
+from fusewise.schedule.products import TEMPLATE
 from fusewise.schedule.reductions import SPLIT
 from fusewise.schedule.schedule import NODE, Choice
 
@@ -28,8 +29,11 @@ from fusewise.schedule.schedule import NODE, Choice
 #: inline single values. ``split``: parts of reductions. ``plan``: another partition. ``launches``:
 #: small kernels in common ones. ``code``: all else about how kernels are fused and written.
 #: ``products``: products in another precision, of which the rates are probed. ``library``: products
-#: by another library, of which they are too, and at one and the same product.
-GainKind = Literal["setting", "value", "split", "plan", "launches", "code", "products", "library"]
+#: by another library, of which they are too, and at one and the same product. ``template``:
+#: products in generated code.
+GainKind = Literal[
+    "setting", "value", "split", "plan", "launches", "code", "products", "library", "template"
+]
 #: Version of the rule that :class:`Gains` are made for.
 RULE_VERSION: Final = 3
 #: Part of a graph's predicted time that a choice has to save, and that common launches have to: in
@@ -79,8 +83,13 @@ PROBED: Final[Mapping[GainKind, Demand]] = {
     "products": Demand(LEAST_SHARE, 0.5),
     "library": Demand(LEAST_SHARE, 0.25),
 }
+#: Half intervals to hold against what a contest is promised by kinds that no prediction takes. A
+#: template and a library multiply the same matrices, too.
+MEASURED: Final[Mapping[GainKind, float]] = {"template": 0.25}
 #: Kinds that there are records of.
-KINDS: Final[tuple[GainKind, ...]] = tuple(k for k in get_args(GainKind) if k not in PROBED)
+KINDS: Final[tuple[GainKind, ...]] = tuple(
+    k for k in get_args(GainKind) if k not in PROBED and k not in MEASURED
+)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -177,6 +186,8 @@ def kinds_of(
     for choice in lowering:
         if choice.name.startswith(SPLIT) or choice.name == _SPLITTING:
             found.add("split")
+        elif choice.name.startswith(TEMPLATE):
+            found.add("template")
         elif choice.name in _PRODUCTS:
             found.add(_PRODUCTS[choice.name])
         else:

@@ -16,6 +16,7 @@ from torch._inductor import config as inductor_config
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import BLOCKS, COMBO
 from fusewise.schedule.plan import Plan
+from fusewise.schedule.products import ROWS, TEMPLATE
 from fusewise.schedule.reductions import REDUCTION, SPLIT
 from fusewise.schedule.schedule import NODE, Choice, Schedule
 
@@ -253,6 +254,13 @@ PART_CHOICES: tuple[PartKind, ...] = (
         "a number from 1",
         ("cuda",),
         "compute a reduction in so many parts, which a second kernel puts together",
+    ),
+    PartKind(
+        TEMPLATE,
+        "lowering",
+        ", ".join(map(str, ROWS)),
+        ("cuda",),
+        "compute a matrix product in blocks of so many rows, with what follows in the same kernel",
     ),
     PartKind(
         REDUCTION,

@@ -22,10 +22,9 @@ from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.hooks import Interceptor
 from fusewise.compiler.inductor.inlining import Inlining
-from fusewise.compiler.inductor.kernels import check_kernels
+from fusewise.compiler.inductor.kernels import check_kernels, check_lowered
 from fusewise.compiler.inductor.plans import apply_plan, record_plan
 from fusewise.compiler.inductor.program import changed_settings
-from fusewise.compiler.inductor.reductions import check_split
 from fusewise.compiler.inductor.state import GraphState
 from fusewise.compiler.inductor.thresholds import Figures
 from fusewise.schedule.inlining import InliningDecision
@@ -126,7 +125,7 @@ class Surveyor(Interceptor):
 
         Ends in :class:`SurveyedError` where nothing is to come after it.
         """
-        check_split()
+        check_lowered()
         decisions = tuple(_in_the_end(self.inlining.decisions))
         unfused = GraphState(scheduler, nodes)
         watch = self._watch or (lambda *_: nullcontext())

@@ -22,12 +22,14 @@ from fusewise.compiler.inductor.combos import combined_by
 from fusewise.compiler.inductor.onednn_products import onednn_products
 from fusewise.compiler.inductor.products import products_as_sums
 from fusewise.compiler.inductor.reductions import check_shaped, check_split, reduced_by
+from fusewise.compiler.inductor.templates import by_templates, check_templates
 from fusewise.compiler.inductor.tuning import check_tuned, tuned
 from fusewise.compiler.inductor.vector_math import written_out
 from fusewise.compiler.inductor.whole_vectors import whole_vectors
 from fusewise.compiler.inductor.wide_columns import wide_columns
 from fusewise.compiler.inductor.wide_products import wide_products
 from fusewise.schedule.kernel_choices import combos, tunings
+from fusewise.schedule.products import templates
 from fusewise.schedule.reductions import shapes, splits
 from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
@@ -48,6 +50,7 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         combined_by(rules, combos(schedule.codegen)),
         tuned(kernel_patches(schedule.codegen), tunings(schedule.codegen)),
         reduced_by(splits(schedule.lowering), shapes(schedule.codegen)),
+        by_templates(templates(schedule.lowering)),
         products_as_sums(Choice(PRODUCTS, True) in schedule.lowering),
         onednn_products(Choice(ONEDNN, True) in schedule.lowering),
         wide_products(Choice(WIDE, True) in schedule.lowering),
@@ -58,12 +61,22 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         yield
 
 
+def check_lowered() -> None:
+    """See that each choice found what it is about in the graph. For when a graph is lowered.
+
+    Raises:
+        PlanError: one did not; names it.
+    """
+    check_split()
+    check_templates()
+
+
 def check_kernels() -> None:
     """See that each choice about a kernel found its kernel. For when all code is generated.
 
     Raises:
         PlanError: one did not; names it.
     """
-    check_split()
+    check_lowered()
     check_tuned()
     check_shaped()

@@ -1,0 +1,158 @@
+"""Single matrix products by Inductor's Triton template, into which what follows is fused.
+
+Inductor does that where a user asks for ``max-autotune``, with a benchmark of some twenty tilings
+for each product. Here a schedule names the products, and the tiling follows from it, so that there
+is nothing to benchmark while a graph is lowered. How operators are lowered is replaced once a
+process by a dispatcher that asks a context variable: where nothing is wanted in this context,
+Inductor calls the library. Nothing here decides where a template is worth it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.choices import InductorChoices
+from torch._inductor.exc import LoweringException
+from torch._inductor.kernel.mm import mm_template
+from torch._inductor.kernel_template_choice import KernelTemplateChoice
+from torch._inductor.template_heuristics.params import DictKernelTemplateParams
+from torch._inductor.virtualized import V
+
+from fusewise.compiler.inductor.lowering_calls import lower_otherwise
+from fusewise.compiler.inductor.replacing import holding, once
+from fusewise.schedule.errors import PlanError
+
+#: What Inductor has for a product, by the name of the template or the library.
+_Offers = Mapping[str, Iterable[KernelTemplateChoice]]
+
+aten = torch.ops.aten
+_PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
+#: The least that Triton multiplies at once, and columns of a block at the most.
+_LEAST, _MOST_COLUMNS = 16, 128
+#: Bytes of a row of the first matrix that a block takes in one turn: a line of the cache.
+_TURN_BYTES = 128
+#: Elements of a block's result for each of its warps, and the least and the most warps.
+_WARP_ELEMENTS, _LEAST_WARPS, _MOST_WARPS = 1024, 4, 8
+#: Turns of which loads are under way at a time.
+_STAGES = 3
+
+
+class _Products:
+    """Rows of a block by product, and what was found of them."""
+
+    def __init__(self, rows: Mapping[str, int]) -> None:
+        self.rows = dict(rows)
+        self.made: set[str] = set()
+
+
+_active: ContextVar[_Products | None] = ContextVar("fusewise_templates", default=None)
+
+
+@contextmanager
+def by_templates(rows: Mapping[str, int]) -> Iterator[None]:
+    """Have products of graphs that are lowered in this context computed by templates.
+
+    Args:
+        rows: of a block, by the node of the graph that is lowered.
+    """
+    if not rows:
+        yield
+        return
+    _install()
+    with holding(_active, _Products(rows)):
+        yield
+
+
+def check_templates() -> None:
+    """See that each product was met that a template is to compute. For when a graph is lowered.
+
+    Raises:
+        PlanError: one was not, or there is no template for it; names it.
+    """
+    wanted = _active.get()
+    if wanted is None:
+        return
+    for name in sorted(wanted.rows.keys() - wanted.made):
+        raise PlanError(
+            f"{name!r} is no matrix product that a template could compute on this device",
+            subject="schedule",
+            remedy="leave the choice out, or search again",
+        )
+
+
+@once
+def _install() -> None:
+    lower_otherwise(_lowered)
+
+
+def _lowered(graph: Any, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    wanted = _active.get()
+    node = getattr(V.graph, "current_node", None)
+    if wanted is None or node is None or target not in _PRODUCTS:
+        return None
+    rows = wanted.rows.get(node.name)
+    if rows is None:
+        return None
+    tiled = _Tiled(rows)
+    settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
+    try:
+        with holding(_active, None), inductor_config.patch(settings), V.set_choices_handler(tiled):
+            # Asks everybody again, who now have nothing to say.
+            found = graph.call_function(target, args, kwargs)
+    except LoweringException:
+        if tiled.taken:
+            raise
+        # There is no template for it: the library computes it, and the check tells.
+        return None
+    wanted.made.add(node.name)
+    return found
+
+
+class _Tiled(InductorChoices):
+    """Inductor's choices, but for one product: the plain template in blocks of so many rows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._rows = rows
+        #: Whether there is a template for it.
+        self.taken = False
+
+    def _finalize_template_configs(
+        self, template_choices: _Offers, *_args: Any, **_kwargs: Any
+    ) -> list[KernelTemplateChoice]:
+        # One alone is taken as it is; of several each would be timed.
+        offered = itertools.islice(template_choices.get(mm_template.uid, ()), 1)
+        found = [self._tiled(one) for one in offered]
+        self.taken = self.taken or bool(found)
+        return found
+
+    def _tiled(self, offered: KernelTemplateChoice) -> KernelTemplateChoice:
+        """The template that is offered, with these blocks instead of its own."""
+        inputs: Any = offered.inputs
+        _, columns, inner = inputs.mnk_hinted()
+        turn = min(_power_of_two(inner), _TURN_BYTES // inputs.dtype().itemsize)
+        block_columns = min(_power_of_two(columns), _MOST_COLUMNS)
+        warps = self._rows * block_columns // _WARP_ELEMENTS
+        tiling = {
+            "BLOCK_M": self._rows,
+            "BLOCK_N": block_columns,
+            "BLOCK_K": turn,
+            "EVEN_K": V.graph.sizevars.statically_known_true(inputs.mnk_symbolic()[2] % turn == 0),
+            "num_warps": min(max(warps, _LEAST_WARPS), _MOST_WARPS),
+            "num_stages": _STAGES,
+        }
+        params = DictKernelTemplateParams({**offered.params.to_kwargs(), **tiling})
+        return KernelTemplateChoice(
+            offered.template, params, offered.extra_kwargs, offered.layout, offered.inputs
+        )
+
+
+def _power_of_two(size: int) -> int:
+    """The least power of two that is no smaller, and that Triton multiplies."""
+    return max(_LEAST, 1 << (size - 1).bit_length())

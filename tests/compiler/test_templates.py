@@ -1,0 +1,107 @@
+"""Products by templates: what they generate, what is refused, and that they are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fusewise
+from fusewise.schedule.errors import PlanError
+from fusewise.schedule.products import ROWS, template_choice, templates
+from fusewise.schedule.schedule import Schedule
+
+gpu = pytest.mark.gpu
+
+
+def layers(x: Any, w: Any, b: Any, y: Any) -> Any:
+    hidden = torch.relu(x @ w) + y
+    return hidden, torch.nn.functional.linear(hidden, w.t(), b).tanh()
+
+
+def operands(make: Any) -> tuple[Any, ...]:
+    # Neither blocks of rows nor of columns end where the matrices do.
+    shapes = ((3, 333, 40), (40, 40), (40,), (3, 333, 40))
+    return tuple(make.tensor(*shape) / 4 for shape in shapes)
+
+
+def schedule(rows: int, *nodes: str) -> Schedule:
+    return Schedule(lowering=tuple(template_choice(node, rows) for node in nodes))
+
+
+@gpu
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_what_follows_a_product_is_in_its_kernel(live: Any, dtype: torch.dtype, rows: int) -> None:
+    (graph,) = live.capture(live.UserProgram(layers, operands(live.Make("cuda", dtype))))
+    assert graph.stock.source.count("extern_kernels.") == 2
+    program = graph.generate(schedule(rows, "mm", "addmm"))
+    assert "extern_kernels." not in program.source
+    assert program.source.count(".run(") == 2
+    live.difference(graph.run(program), graph.eager())
+
+
+@gpu
+def test_one_product_is_and_the_other_is_not(live: Any) -> None:
+    (graph,) = live.capture(live.UserProgram(layers, operands(live.Make("cuda", torch.float32))))
+    program = graph.generate(schedule(64, "addmm"))
+    assert program.source.count("extern_kernels.mm(") == 1
+    assert "extern_kernels.addmm(" not in program.source
+    live.difference(graph.run(program), graph.eager())
+
+
+@gpu
+def test_what_has_no_template_is_refused(live: Any) -> None:
+    make = live.Make("cuda", torch.float32)
+    q, k = make.tensor(4, 32, 16), make.tensor(4, 16, 32)
+    (graph,) = live.capture(live.UserProgram(lambda q, k: torch.bmm(q, k).relu(), (q, k)))
+    for name in ("bmm", "mm_7"):
+        with pytest.raises(PlanError, match=f"{name!r} is no matrix product"):
+            graph.generate(schedule(64, name))
+    x = make.tensor(48, 48).double()
+    (graph,) = live.capture(live.UserProgram(lambda x: (x @ x).relu(), (x,)))
+    with pytest.raises(PlanError, match="'mm' is no matrix product"):
+        graph.generate(schedule(64, "mm"))
+
+
+def test_on_a_cpu_there_is_none(live: Any) -> None:
+    x = live.Make("cpu", torch.float32).tensor(64, 64)
+    (graph,) = live.capture(live.UserProgram(lambda x: (x @ x).relu(), (x,)))
+    with pytest.raises(PlanError, match="'mm' is no matrix product"):
+        graph.generate(schedule(64, "mm"))
+
+
+@gpu
+def test_short_products_are_tried(live: Any, compile_with: Callable[..., Any]) -> None:
+    make = live.Make("cuda", torch.float32)
+    args = (make.tensor(200_000, 32), make.tensor(32, 32) / 8, make.tensor(200_000, 32))
+
+    def gated(x: Any, w: Any, y: Any) -> Any:
+        return torch.sigmoid(x @ w) * y
+
+    live.difference([compile_with(gated, "measure", budget_s=60)(*args)], [gated(*args)])
+    (report,) = fusewise.reports()
+    assert report.fallback is None
+    tried = [c for c in report.candidates if templates(c.schedule.lowering)]
+    assert tried and "measured" in [c.status for c in tried]
+
+
+@gpu
+def test_rows_may_be_of_any_number(live: Any, compile_with: Callable[..., Any]) -> None:
+    make = live.Make("cuda", torch.float32)
+    w = make.tensor(32, 32) / 8
+
+    def gated(x: Any, y: Any) -> Any:
+        return torch.sigmoid(x @ w) * y
+
+    compiled = compile_with(gated, "measure", budget_s=60)
+    for rows in (200_000, 100_001):
+        x, y = make.tensor(rows, 32), make.tensor(rows, 32)
+        for value in (x, y):
+            torch._dynamo.mark_dynamic(value, 0)
+        live.difference([compiled(x, y)], [gated(x, y)])
+    (report,) = fusewise.reports()
+    assert report.fallback is None
+    assert any(templates(c.schedule.lowering) for c in report.candidates)
