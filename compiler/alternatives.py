@@ -109,12 +109,10 @@ def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, 
         for members in alike.values()
     ]
     found += [
-        Alternative(choices, us)
-        for choices, us in (
-            *uncut(first.problem, first.decisions, profile),
-            *templated(first.problem, first.default_plan, profile),
-        )
+        Alternative(choices, us) for choices, us in uncut(first.problem, first.decisions, profile)
     ]
+    products = templated(first.problem, first.default_plan, profile)
+    found += [] if products is None else [Alternative(*products)]
     worth = [a for a in found if a.gain_us > _LEAST_SHARE * first.best_us]
     most = max(1, min(MOST, _LOWERED_NODES // max(1, len(first.problem.nodes))))
     return tuple(sorted(worth, key=lambda a: (-a.gain_us, a.choices))[:most])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fusewise.compiler.finishing import finished
 from fusewise.compiler.survey import Predictor, Survey
-from fusewise.costmodel.gains import MEASURED, PROBED, Kernel, difference, kinds_of
+from fusewise.costmodel.gains import PROBED, Kernel, difference, kinds_of
 from fusewise.schedule.problem import group_signature
 from fusewise.schedule.schedule import Candidate, Schedule
 from fusewise.search.gate import MARGIN
@@ -194,5 +194,5 @@ def _generated(
 def _caution(candidate: Candidate) -> float:
     """Half intervals to hold against a gain: fewer where the same products are computed."""
     kinds = kinds_of(candidate.schedule.lowering, candidate.schedule.codegen, own_plan=True)
-    fewer = {**MEASURED, **{kind: demand.caution for kind, demand in PROBED.items()}}
-    return max((fewer.get(kind, 1.0) for kind in kinds), default=1.0)
+    probed = [PROBED[kind].caution if kind in PROBED else 1.0 for kind in kinds]
+    return max(probed, default=1.0)

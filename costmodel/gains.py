@@ -77,19 +77,16 @@ class Demand(msgspec.Struct, frozen=True):
         return Demand(max(self.share, other.share), max(self.caution, other.caution))
 
 
-#: For what rests on no record but on what was probed on the device itself. Where two libraries
-#: multiply the same matrices, they mostly miss their rates together.
+#: For what rests on no record of the datasets but on what was probed on the device itself. Two
+#: libraries that multiply the same matrices mostly miss their rates together; so do a library and a
+#: template, and what else is in its kernel has to save a part of the graph's time that counts.
 PROBED: Final[Mapping[GainKind, Demand]] = {
     "products": Demand(LEAST_SHARE, 0.5),
     "library": Demand(LEAST_SHARE, 0.25),
+    "template": Demand(SHARES[1]),
 }
-#: Half intervals to hold against what a contest is promised by kinds that no prediction takes. A
-#: template and a library multiply the same matrices, too.
-MEASURED: Final[Mapping[GainKind, float]] = {"template": 0.25}
 #: Kinds that there are records of.
-KINDS: Final[tuple[GainKind, ...]] = tuple(
-    k for k in get_args(GainKind) if k not in PROBED and k not in MEASURED
-)
+KINDS: Final[tuple[GainKind, ...]] = tuple(k for k in get_args(GainKind) if k not in PROBED)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -139,6 +136,8 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
             kind: one if one is None or kind == "launches" else one.and_that(sure)
             for kind, one in self.demands.items()
         }
+        # Of templates nothing is probed, and how fast they are elsewhere nobody has seen.
+        demands["template"] = None
         return msgspec.structs.replace(self, demands=demands, records={}, plans=None)
 
 

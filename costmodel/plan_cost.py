@@ -237,8 +237,10 @@ class PlanCost:
         if self._rate_decides(node):
             us = self.profile.launch_us + max(arithmetic, self._moving_us(node))
         else:
-            # The roofline's products are of fp32: as many operations of these as take the time.
+            # As many operations of fp32 as take the time. That they are of halves, a template's
+            # accesses tell and a library's do not.
             row = self._alone[node.name].copy()
+            row[COLUMN["half"]] = 0.0
             row[COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / gfs)
             us = self._roofline_us(row)
         # What mostly waits for a rate that was probed is known better than the rest.

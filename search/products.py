@@ -1,37 +1,39 @@
 """Which matrix products might better be computed by a template than by a library.
 
 A library stores a product, and another kernel reads it again. A template takes in what follows
-element by element, and computes at a lower rate than a library does. That pays where each element
-is a sum over few values. Offers only; a prediction and a measurement come after.
+element by element, and computes at a lower rate than a library where sums are long. So it pays
+where each element is a sum over few values. Offers only; a prediction and a measurement come after.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import Buffer, Node, Problem
 from fusewise.schedule.products import template_choice
 from fusewise.schedule.schedule import Choice
 
 _Names = tuple[str, ...]
 #: Operators that there are templates for, as far as choices about them go.
 _PRODUCTS: Final = frozenset({"aten.mm.default", "aten.addmm.default"})
-#: Of the time that a library computes for, what a template may take longer.
-_SLOWER: Final = 0.5
-#: Rows of a block.
-_ROWS: Final = 64
-#: Bytes of an element whose products the device has a rate of its own for.
-_HALF: Final = 2
+#: Of the time that a library computes for, what a template may take longer. On an H200 it was none
+#: where each element is a sum over 16 to 1,024 values of bf16 or 16 to 256 of fp32.
+_SLOWER: Final = 0.1
+#: Rows of a block, and where sums are long and there is work for all of the device nevertheless.
+_ROWS, _MANY_ROWS = 64, 128
+#: Values that each element of a product is a sum over from which on sums are long.
+_LONG: Final = 512
+#: Types whose products the device has a rate of its own for.
+_HALVES: Final = frozenset({"torch.float16", "torch.bfloat16"})
 
 
 def templated(
     problem: Problem, plan: Plan, profile: DeviceProfile
-) -> list[tuple[tuple[Choice, ...], float]]:
-    """Products to compute by templates, like ones together, each with microseconds to gain.
+) -> tuple[tuple[Choice, ...], float] | None:
+    """Products to compute by templates, with microseconds to gain; None where there are none.
 
     Args:
         problem: the graph as it was lowered.
@@ -39,36 +41,48 @@ def templated(
         profile: of the device; on a CPU there are none.
     """
     if profile.kind != "cuda":
-        return []
+        return None
     kernels = {name: group for group in plan.groups for name in group}
-    alike: dict[str, list[Choice]] = defaultdict(list)
-    gains: dict[str, float] = defaultdict(float)
+    choices: list[Choice] = []
+    gain_us = 0.0
     for node in problem.nodes:
         if node.kind != "extern" or not node.fx_names or node.origins[-1] not in _PRODUCTS:
             continue
         us = _gain_us(problem, kernels, profile, node)
         if us > 0.0:
-            alike[node.signature].append(template_choice(node.fx_names[-1], _ROWS))
-            gains[node.signature] += us
-    found = [(tuple(sorted(choices)), gains[key]) for key, choices in alike.items()]
-    return sorted(found)
+            choices.append(template_choice(node.fx_names[-1], _rows(problem, profile, node)))
+            gain_us += us
+    return (tuple(sorted(choices)), gain_us) if choices else None
+
+
+def _rows(problem: Problem, profile: DeviceProfile, product: Node) -> int:
+    long = product.flops >= 2 * _LONG * product.numel
+    fills = product.numel >= _MANY_ROWS**2 * profile.cores
+    return _MANY_ROWS if long and fills and _is_half(_result(problem, product)) else _ROWS
 
 
 def _gain_us(
     problem: Problem, kernels: Mapping[str, _Names], profile: DeviceProfile, product: Node
 ) -> float:
     """What it saves to take in what follows, less what the product itself may take longer."""
-    written = product.writes[0]
-    buffer = problem.buffer_by_name[written.buffer]
-    followers = [_takes_in(problem, product, kernels[name]) for name in buffer.users]
+    result = _result(problem, product)
+    followers = [_takes_in(problem, product, kernels[name]) for name in result.users]
     if not any(followers):
         return 0.0
     # Where somebody else needs it, too, it is stored all the same.
-    ways = 2 if all(followers) and not buffer.is_output else 1
-    rate_gfs = profile.half if written.itemsize == _HALF else profile.flops_gfs
+    ways = 2 if all(followers) and not result.is_output else 1
+    rate_gfs = profile.half if _is_half(result) else profile.flops_gfs
     # GB/s are 10^3 bytes a microsecond, GFLOP/s as many operations.
-    saved_us = ways * written.bytes / (profile.copy_gbs * 1e3)
+    saved_us = ways * result.bytes / (profile.copy_gbs * 1e3)
     return saved_us - _SLOWER * product.flops / (rate_gfs * 1e3)
+
+
+def _result(problem: Problem, product: Node) -> Buffer:
+    return problem.buffer_by_name[product.writes[0].buffer]
+
+
+def _is_half(result: Buffer) -> bool:
+    return result.dtype in _HALVES
 
 
 def _takes_in(problem: Problem, product: Node, kernel: _Names) -> bool:

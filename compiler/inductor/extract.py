@@ -16,6 +16,7 @@ import torch.fx
 from torch._inductor import dependencies as inductor_deps
 from torch._inductor import ir, mkldnn_ir
 from torch._inductor import scheduler as inductor_scheduler
+from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
@@ -143,7 +144,7 @@ def _node(
         source=source,
         order=order,
         compiler_us=0.0 if kind == "nop" else _compiler_us(node),
-        flops=0 if generated else int(node.estimate_flops() or 0),
+        flops=0 if generated else _flops(node, origins),
         signature=_signature(node, kind, ranges, reduction_type, reads, writes, operators),
         hint=_hint(node),
         library=_library(node),
@@ -169,6 +170,15 @@ def _kind(node: _SchedulerNode) -> NodeKind:
     if isinstance(data, ir.Sort):
         return "sort"
     return "reduction" if node.is_reduction() else "pointwise"
+
+
+def _flops(node: _SchedulerNode, origins: Sequence[torch.fx.Node]) -> int:
+    """Operations of a library call or a template; 0 where unknown."""
+    counted = node.estimate_flops()
+    if not counted and node.is_template():
+        # Inductor counts those of the one operator that a node is of, which no template's knows.
+        counted = sum(count_flops_fx(origin) or 0 for origin in origins)
+    return int(counted or 0)
 
 
 def _reduction_type(node: _SchedulerNode) -> str:
