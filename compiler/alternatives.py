@@ -19,7 +19,6 @@ from fusewise.schedule.inlining import InliningDecision, node_choice, node_choic
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice
-from fusewise.search.products import templated
 from fusewise.search.reductions import uncut
 
 #: Alternatives tried by themselves, for a graph that is lowered in a fraction of a second.
@@ -92,8 +91,8 @@ _Surveyed = TypeVar("_Surveyed", bound=Surveyed)
 def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, ...]:
     """What might be worth deciding otherwise than ``first`` has it, the greatest gain first.
 
-    Values that are computed alike for alike users are decided alike: stored or inlined, reduced in
-    one kernel, or multiplied by a template. What is estimated to gain next to nothing is left out.
+    Values that are computed alike for alike users are decided alike: stored or inlined, or reduced
+    in one kernel. What is estimated to gain next to nothing is left out.
     """
     gain = InliningGain(first.problem, first.default_plan, first.decisions, profile)
     operators = {decision.node: decision.operator for decision in first.decisions}
@@ -111,8 +110,6 @@ def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, 
     found += [
         Alternative(choices, us) for choices, us in uncut(first.problem, first.decisions, profile)
     ]
-    products = templated(first.problem, first.default_plan, profile)
-    found += [] if products is None else [Alternative(*products)]
     worth = [a for a in found if a.gain_us > _LEAST_SHARE * first.best_us]
     most = max(1, min(MOST, _LOWERED_NODES // max(1, len(first.problem.nodes))))
     return tuple(sorted(worth, key=lambda a: (-a.gain_us, a.choices))[:most])

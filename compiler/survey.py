@@ -85,8 +85,8 @@ class Grounds:
     products: frozenset[str] = frozenset()
 
     def matter(self, choices: Sequence[Choice]) -> bool:
-        """Whether anything might have come out otherwise under ``choices`` about the graph."""
-        if any(choice.name in self.products for choice in choices):
+        """Whether anything might have come out otherwise under ``choices``."""
+        if any(choice.of_part or choice.name in self.products for choice in choices):
             return True
         patches = config_patches(choices)
         tiling = [name for name in patches if name in TILING_SETTINGS]

@@ -25,6 +25,9 @@ from fusewise.schedule.problem import FINISHED_KINDS, Node, Problem
 #: Factor of the interval of a time that a probed rate decides, whatever the shape.
 _PROBED_FACTOR = 2.0
 _HALF = frozenset({"torch.bfloat16", "torch.float16"})
+#: How much longer a template multiplies halves than a library at its best. On an H200 it were 1.05
+#: to 1.5 times, more where results have many columns (``docs/kernel-choices.md``).
+TEMPLATE_SLOWER = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +255,8 @@ class PlanCost:
     def _probed_gfs(self, node: Node) -> float:
         """Rate that was probed for a product as this, GFLOP/s; 0 where none was."""
         if self.profile.half and any(access.buffer in self._halves for access in node.reads):
-            return self.profile.half
+            slower = TEMPLATE_SLOWER if node.kind == "template" else 1.0
+            return self.profile.half / slower
         if self.profile.kind == "cuda":
             return 0.0
         return self.profile.onednn_gfs if node.library == "onednn" else self.profile.flops_gfs

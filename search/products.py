@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.plan_cost import TEMPLATE_SLOWER
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Buffer, Node, Problem
 from fusewise.schedule.products import template_choice
@@ -19,8 +20,8 @@ from fusewise.schedule.schedule import Choice
 _Names = tuple[str, ...]
 #: Operators that there are templates for, as far as choices about them go.
 _PRODUCTS: Final = frozenset({"aten.mm.default", "aten.addmm.default"})
-#: Of the time that a library computes for, what a template may take longer. On an H200 it was none
-#: where each element is a sum over 16 to 1,024 values of bf16 or 16 to 256 of fp32.
+#: Of the time that a library computes for, what a template takes longer where elements are of four
+#: bytes: on an H200 it took none for sums over 16 to 256 values.
 _SLOWER: Final = 0.1
 #: Rows of a block, and where sums are long and there is work for all of the device nevertheless.
 _ROWS, _MANY_ROWS = 64, 128
@@ -71,10 +72,11 @@ def _gain_us(
         return 0.0
     # Where somebody else needs it, too, it is stored all the same.
     ways = 2 if all(followers) and not result.is_output else 1
-    rate_gfs = profile.half if _is_half(result) else profile.flops_gfs
+    half = _is_half(result)
+    rate_gfs, slower = (profile.half, TEMPLATE_SLOWER - 1) if half else (profile.flops_gfs, _SLOWER)
     # GB/s are 10^3 bytes a microsecond, GFLOP/s as many operations.
     saved_us = ways * result.bytes / (profile.copy_gbs * 1e3)
-    return saved_us - _SLOWER * product.flops / (rate_gfs * 1e3)
+    return saved_us - slower * product.flops / (rate_gfs * 1e3)
 
 
 def _result(problem: Problem, product: Node) -> Buffer:
