@@ -58,8 +58,13 @@ def templated(
 
 def _rows(problem: Problem, profile: DeviceProfile, product: Node) -> int:
     long = product.flops >= 2 * _LONG * product.numel
-    fills = product.numel >= _MANY_ROWS**2 * profile.cores
-    return _MANY_ROWS if long and fills and _is_half(_result(problem, product)) else _ROWS
+    tall = long and _fills(product, profile, _MANY_ROWS) and _is_half(_result(problem, product))
+    return _MANY_ROWS if tall else _ROWS
+
+
+def _fills(product: Node, profile: DeviceProfile, rows: int) -> bool:
+    """Whether there are blocks of so many rows and columns for all of the device."""
+    return product.numel >= rows**2 * profile.cores
 
 
 def _gain_us(
@@ -71,11 +76,14 @@ def _gain_us(
     if not any(followers):
         return 0.0
     # Where somebody else needs it, too, it is stored all the same.
-    ways = 2 if all(followers) and not result.is_output else 1
+    gone = all(followers) and not result.is_output
+    ways = 2 if gone else 1
     half = _is_half(result)
     rate_gfs, slower = (profile.half, TEMPLATE_SLOWER - 1) if half else (profile.flops_gfs, _SLOWER)
     # GB/s are 10^3 bytes a microsecond, GFLOP/s as many operations.
     saved_us = ways * result.bytes / (profile.copy_gbs * 1e3)
+    if gone and _fills(product, profile, _ROWS):
+        saved_us += profile.launch_us
     return saved_us - slower * product.flops / (rate_gfs * 1e3)
 
 

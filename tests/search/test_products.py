@@ -67,9 +67,9 @@ def gain_us(*nodes: Node, kept: bool = False) -> float:
 def test_a_short_product_takes_in_what_follows() -> None:
     found = offered(product(), kernel("relu", SIZE))
     assert found is not None and templates(found[0]) == {"fx_mm": 64}
-    # Neither stored nor read again, for a tenth of what the library computes for.
+    # Neither stored nor read again in a launch of its own, for a tenth of what the library takes.
     moved, computed = 2 * 4 * SIZE / (GPU.copy_gbs * 1e3), 2 * SIZE * 64 / (GPU.flops_gfs * 1e3)
-    assert found[1] == pytest.approx(moved - 0.1 * computed)
+    assert found[1] == pytest.approx(moved - 0.1 * computed + GPU.launch_us)
 
 
 def test_all_products_of_a_graph_are_offered_together() -> None:
@@ -94,7 +94,9 @@ def test_what_is_needed_elsewhere_is_stored_all_the_same() -> None:
     alone = gain_us(product(), kernel("relu", SIZE))
     stored = gain_us(product(), kernel("relu", SIZE), kept=True)
     reduced = gain_us(product(), kernel("relu", SIZE), kernel("sum", ROWS, COLUMNS, "reduction"))
-    assert stored == reduced == pytest.approx(alone - 4 * SIZE / (GPU.copy_gbs * 1e3))
+    assert (
+        stored == reduced == pytest.approx(alone - 4 * SIZE / (GPU.copy_gbs * 1e3) - GPU.launch_us)
+    )
 
 
 @pytest.mark.parametrize(
