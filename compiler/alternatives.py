@@ -19,6 +19,8 @@ from fusewise.schedule.inlining import InliningDecision, node_choice, node_choic
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice
+from fusewise.search.gate import MARGIN
+from fusewise.search.products import templated
 from fusewise.search.reductions import uncut
 
 #: Alternatives tried by themselves, for a graph that is lowered in a fraction of a second.
@@ -113,6 +115,14 @@ def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, 
     worth = [a for a in found if a.gain_us > _LEAST_SHARE * first.best_us]
     most = max(1, min(MOST, _LOWERED_NODES // max(1, len(first.problem.nodes))))
     return tuple(sorted(worth, key=lambda a: (-a.gain_us, a.choices))[:most])
+
+
+def multiplied(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, ...]:
+    """Products that templates might compute, all together; empty where that cannot count."""
+    found = templated(first.problem, first.default_plan, profile)
+    if found is None or found[1] <= MARGIN * first.best_us:
+        return ()
+    return (Alternative(*found),)
 
 
 def _likeness(decision: InliningDecision, operators: dict[str, str]) -> object:

@@ -17,6 +17,7 @@ from fusewise.compiler.alternatives import (
     Alternative,
     alternatives,
     few,
+    multiplied,
     together,
     try_alternatives,
 )
@@ -27,13 +28,12 @@ from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.ruled import Lowered
 from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.gains import LEAST_SHARE, Gains, kinds_of, sure_total
+from fusewise.costmodel.gains import Gains, kinds_of, sure_total
 from fusewise.schedule.errors import PlanError, first_line
 from fusewise.schedule.plan import Plan
 from fusewise.schedule.problem import FINISHED_KINDS
 from fusewise.schedule.schedule import Choice
 from fusewise.search.beam import Budget
-from fusewise.search.products import templated
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,12 @@ def survey_all(
     plans = not only or gains.may(["plan"])
     looks = _Looks(graph, predictor, key, kind, budget_s, lowered, told, plans=plans)
     first = looks.first(begun)
-    products = _multiplied(first, looks, predictor.profile, gains if only else None)
+    ways = [
+        choices
+        for choices in _ways_to_multiply(first, predictor.profile, timed=graph.times_products)
+        if not only or _may_be_taken(choices, gains)
+    ]
+    products = _multiplied(first, looks, ways)
     base = min((first, *products), key=lambda found: found.best_us)
     offered: Sequence[Alternative] = alternatives(base, predictor.profile)
     every = _but_products(predictor.profile.kind)
@@ -183,17 +188,12 @@ def _but_products(kind: str) -> list[tuple[Choice, ...]]:
     return [choices for choices in variants(kind) if choices[0].name not in _PRODUCTS]
 
 
-def _multiplied(
-    first: Survey, looks: _Looks, profile: DeviceProfile, gains: Gains | None
-) -> list[Survey]:
-    """The graph with its products computed otherwise, whatever the time: one after the other.
-
-    ``gains``: what may be taken without being measured, where nothing else is looked at.
-    """
+def _multiplied(first: Survey, looks: _Looks, ways: Sequence[tuple[Choice, ...]]) -> list[Survey]:
+    """The graph with its products computed otherwise, whatever the time: one after the other."""
     found: list[Survey] = []
     base = first
-    for choices in _ways_to_multiply(first, profile):
-        if not _matter(base, choices) or not (gains is None or _may_be_taken(choices, gains)):
+    for choices in ways:
+        if not _matter(base, choices):
             continue
         other = looks(together(base.choices, choices), anyway=True)
         if other is not None:
@@ -202,14 +202,18 @@ def _multiplied(
     return found
 
 
-def _ways_to_multiply(first: Survey, profile: DeviceProfile) -> Iterator[tuple[Choice, ...]]:
-    """Choices about products that may be worth something on the device."""
+def _ways_to_multiply(
+    first: Survey, profile: DeviceProfile, *, timed: bool
+) -> Iterator[tuple[Choice, ...]]:
+    """Choices about products that may be worth something on the device.
+
+    ``timed``: whether templates lost against libraries already where they are not taken.
+    """
     for choices in variants(profile.kind):
         if choices[0].name in _PRODUCTS and _may_pay(choices[0].name, profile):
             yield choices
-    products = templated(first.problem, first.default_plan, profile)
-    if products is not None and products[1] > LEAST_SHARE * first.best_us:
-        yield products[0]
+    if not timed:
+        yield from (alternative.choices for alternative in multiplied(first, profile))
 
 
 def _may_be_taken(choices: Sequence[Choice], gains: Gains, most_saved: float = 1.0) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
-from fusewise.compiler.alternatives import alternatives
+from fusewise.compiler.alternatives import alternatives, multiplied
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.contest import announce, generate_distinct, graph_job
 from fusewise.compiler.finishing_search import finish_search
@@ -206,7 +206,10 @@ class GraphSearch:
         announce(job)
         if graph.kind == "forward":
             session.forward_key = self.key.key
-        self._alternatives = alternatives(surveys[0], self._predictor.profile)
+        first, profile = surveys[0], self._predictor.profile
+        self._alternatives = alternatives(first, profile)
+        if not graph.times_products:
+            self._alternatives += multiplied(first, profile)
         low, high = _CONTEST_S
         share = self._seconds * (1 - _LAST_SHARE) / effort.trials
         self._tries = Tries(

@@ -267,6 +267,15 @@ class GraphPrograms:
                     raise error.inner_exception from error
                 raise
 
+    @property
+    def times_products(self) -> bool:
+        """Whether the caller wants matrix products timed while the graph is lowered.
+
+        Libraries and templates are, by Inductor, which takes the fastest.
+        """
+        with self.settings(None):
+            return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
+
     @contextmanager
     def settings(self, schedule: Schedule | None) -> Iterator[None]:
         """Inductor's settings for a schedule; None for those of the caller alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -80,6 +81,14 @@ def test_on_a_cpu_there_is_none(live: Any) -> None:
     (graph,) = live.capture(live.UserProgram(lambda x: (x @ x).relu(), (x,)))
     with pytest.raises(PlanError, match="'mm' is no matrix product"):
         graph.generate(schedule(64, "mm"))
+
+
+def test_a_user_may_want_products_timed(live: Any) -> None:
+    x = live.Make("cpu", torch.float32).tensor(64, 64)
+    (graph,) = live.capture(live.UserProgram(lambda x: (x @ x).relu(), (x,)))
+    assert not graph.compile.times_products
+    for setting in ("max_autotune", "max_autotune_gemm"):
+        assert dataclasses.replace(graph.compile, inductor_options={setting: True}).times_products
 
 
 @gpu

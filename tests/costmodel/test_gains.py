@@ -34,6 +34,7 @@ from fusewise.costmodel.registry import save_model
 from fusewise.costmodel.roofline import Roofline
 from fusewise.schedule.inlining import node_choice
 from fusewise.schedule.kernel_choices import blocks_choice, combo_choice
+from fusewise.schedule.products import template_choice
 from fusewise.schedule.reductions import split_choice
 from fusewise.schedule.schedule import Choice
 
@@ -135,6 +136,13 @@ def test_products_rest_on_what_was_probed(model: Any) -> None:
     for gains in (USUAL["cpu"], OWN, OWN.on_another_device()):
         assert gains.asked(kinds) == PROBED["products"]
     assert USUAL["cpu"].asked([*kinds, "plan"]) is None
+
+
+def test_templates_are_taken_where_the_model_was_trained() -> None:
+    kinds = kinds_of([template_choice("mm", 64)], [], own_plan=True)
+    assert kinds == {"template"}
+    assert OWN.asked(kinds) == PROBED["template"]
+    assert OWN.on_another_device().asked(kinds) is None
 
 
 def test_what_was_not_trained_on_the_device_has_to_be_surer(
