@@ -27,8 +27,9 @@ _SLOWER: Final = 0.1
 _ROWS, _MANY_ROWS = 64, 128
 #: Values that each element of a product is a sum over from which on sums are long.
 _LONG: Final = 512
-#: Types whose products the device has a rate of its own for.
+#: Types whose products the device has a rate of its own for, and all that there are templates for.
 _HALVES: Final = frozenset({"torch.float16", "torch.bfloat16"})
+_TYPES: Final = _HALVES | {"torch.float32"}
 
 
 def templated(
@@ -73,7 +74,8 @@ def _gain_us(
     """What it saves to take in what follows, less what the product itself may take longer."""
     result = _result(problem, product)
     followers = [_takes_in(problem, product, kernels[name]) for name in result.users]
-    if not any(followers):
+    # Of operations that nobody could count nothing is known.
+    if result.dtype not in _TYPES or not product.flops or not any(followers):
         return 0.0
     # Where somebody else needs it, too, it is stored all the same.
     gone = all(followers) and not result.is_output

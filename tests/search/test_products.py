@@ -108,8 +108,9 @@ def test_what_is_needed_elsewhere_is_stored_all_the_same() -> None:
         (product(), kernel("wider", 4 * SIZE)),
         (product(operator="aten.bmm.default"), kernel("relu", SIZE)),
         (product(),),
+        (product(inner=0), kernel("relu", SIZE)),
     ],
-    ids=["long", "reduced", "broadcast", "batched", "last"],
+    ids=["long", "reduced", "broadcast", "batched", "last", "uncounted"],
 )
 def test_what_gains_nothing_is_left_to_the_library(nodes: tuple[Node, ...]) -> None:
     assert offered(*nodes) is None
@@ -124,6 +125,10 @@ def test_what_is_scattered_is_no_part_of_a_template() -> None:
     relu = kernel("relu", SIZE)
     scattered = Access("buf_relu", "atomic", SIZE, 4 * SIZE, 4, 1, "tmp0")
     assert offered(product(), msgspec.structs.replace(relu, writes=(scattered,))) is None
+
+
+def test_there_are_none_of_doubles() -> None:
+    assert offered(product(), kernel("relu", SIZE), dtype=torch.float64) is None
 
 
 def test_on_a_cpu_there_are_none() -> None:
