@@ -25,9 +25,10 @@ from fusewise.schedule.problem import FINISHED_KINDS, Node, Problem
 #: Factor of the interval of a time that a probed rate decides, whatever the shape.
 _PROBED_FACTOR = 2.0
 _HALF = frozenset({"torch.bfloat16", "torch.float16"})
-#: How much longer a template multiplies halves than a library at its best. On an H200 it were 1.05
-#: to 1.5 times, more where results have many columns (``docs/kernel-choices.md``).
-TEMPLATE_SLOWER = 1.5
+#: How much longer a template multiplies than a library at its best: halves, and others. On an H200
+#: it was 1.05 to 1.5 times for halves, more where results have many columns; of fp32 it reached 0.8
+#: of the probed rate (``docs/kernel-choices.md``).
+TEMPLATE_SLOWER = {True: 1.5, False: 1.2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +234,17 @@ class PlanCost:
         if measured is not None:
             return measured, 1.0, "measured"
         gfs = self._probed_gfs(node)
-        if not gfs or not node.flops:
-            return self._roofline_us(self._alone[node.name]), INTERVAL_FACTOR, "roofline"
+        flops = float(node.flops)
+        if node.kind == "template":
+            flops *= TEMPLATE_SLOWER[self._is_half(node)]
+        if not gfs or not flops:
+            row = self._alone[node.name]
+            if node.kind == "template":
+                row = row.copy()
+                row[COLUMN["flops"]] = math.log2(1.0 + flops)
+            return self._roofline_us(row), INTERVAL_FACTOR, "roofline"
         # GFLOP/s are 10^3 operations a microsecond.
-        arithmetic = node.flops / (gfs * 1e3)
+        arithmetic = flops / (gfs * 1e3)
         if self._rate_decides(node):
             us = self.profile.launch_us + max(arithmetic, self._moving_us(node))
         else:
@@ -244,7 +252,7 @@ class PlanCost:
             # accesses tell and a library's do not.
             row = self._alone[node.name].copy()
             row[COLUMN["half"]] = 0.0
-            row[COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / gfs)
+            row[COLUMN["flops"]] = math.log2(1.0 + flops * self.profile.flops_gfs / gfs)
             us = self._roofline_us(row)
         # What mostly waits for a rate that was probed is known better than the rest.
         return us, _PROBED_FACTOR if arithmetic > us / 2 else INTERVAL_FACTOR, "roofline"
@@ -254,12 +262,14 @@ class PlanCost:
 
     def _probed_gfs(self, node: Node) -> float:
         """Rate that was probed for a product as this, GFLOP/s; 0 where none was."""
-        if self.profile.half and any(access.buffer in self._halves for access in node.reads):
-            slower = TEMPLATE_SLOWER if node.kind == "template" else 1.0
-            return self.profile.half / slower
+        if self.profile.half and self._is_half(node):
+            return self.profile.half
         if self.profile.kind == "cuda":
             return 0.0
         return self.profile.onednn_gfs if node.library == "onednn" else self.profile.flops_gfs
+
+    def _is_half(self, node: Node) -> bool:
+        return any(access.buffer in self._halves for access in node.reads)
 
     def _moving_us(self, node: Node) -> float:
         """Microseconds that what a library call reads and writes takes on its way."""

@@ -20,9 +20,9 @@ from fusewise.schedule.schedule import Choice
 _Names = tuple[str, ...]
 #: Operators that there are templates for, as far as choices about them go.
 _PRODUCTS: Final = frozenset({"aten.mm.default", "aten.addmm.default"})
-#: Of the time that a library computes for, what a template takes longer where elements are of four
-#: bytes: on an H200 it took none for sums over 16 to 256 values.
-_SLOWER: Final = 0.1
+#: Bytes of the matrices for each of the result, at the most: with more a product is about how fast
+#: they are read, and of that a library knows more.
+_READ: Final = 4
 #: Rows of a block, and where sums are long and there is work for all of the device nevertheless.
 _ROWS, _MANY_ROWS = 64, 128
 #: Values that each element of a product is a sum over from which on sums are long.
@@ -77,16 +77,18 @@ def _gain_us(
     # Of operations that nobody could count nothing is known.
     if result.dtype not in _TYPES or not product.flops or not any(followers):
         return 0.0
+    if sum(access.bytes for access in product.reads) > _READ * result.bytes:
+        return 0.0
     # Where somebody else needs it, too, it is stored all the same.
     gone = all(followers) and not result.is_output
     ways = 2 if gone else 1
     half = _is_half(result)
-    rate_gfs, slower = (profile.half, TEMPLATE_SLOWER - 1) if half else (profile.flops_gfs, _SLOWER)
+    rate_gfs = profile.half if half else profile.flops_gfs
     # GB/s are 10^3 bytes a microsecond, GFLOP/s as many operations.
     saved_us = ways * result.bytes / (profile.copy_gbs * 1e3)
     if gone and _fills(product, profile, _ROWS):
         saved_us += profile.launch_us
-    return saved_us - slower * product.flops / (rate_gfs * 1e3)
+    return saved_us - (TEMPLATE_SLOWER[half] - 1.0) * product.flops / (rate_gfs * 1e3)
 
 
 def _result(problem: Problem, product: Node) -> Buffer:

@@ -177,8 +177,14 @@ def _flops(node: _SchedulerNode, origins: Sequence[torch.fx.Node]) -> int:
     counted = node.estimate_flops()
     if not counted and node.is_template():
         # Inductor counts those of the one operator that a node is of, which no template's knows.
-        counted = sum(count_flops_fx(origin) or 0 for origin in origins)
+        counted = sum(_operations(origin) for origin in origins)
     return int(counted or 0)
+
+
+def _operations(origin: torch.fx.Node) -> int:
+    flops: Any = count_flops_fx(origin)
+    # Asking a symbol for its number would have the program compiled for that one alone.
+    return hint(flops.node.expr) if isinstance(flops, torch.SymInt) else flops or 0
 
 
 def _reduction_type(node: _SchedulerNode) -> str:

@@ -67,9 +67,9 @@ def gain_us(*nodes: Node, kept: bool = False) -> float:
 def test_a_short_product_takes_in_what_follows() -> None:
     found = offered(product(), kernel("relu", SIZE))
     assert found is not None and templates(found[0]) == {"fx_mm": 64}
-    # Neither stored nor read again in a launch of its own, for a tenth of what the library takes.
+    # Neither stored nor read again in a launch of its own, for a fifth of what the library takes.
     moved, computed = 2 * 4 * SIZE / (GPU.copy_gbs * 1e3), 2 * SIZE * 64 / (GPU.flops_gfs * 1e3)
-    assert found[1] == pytest.approx(moved - 0.1 * computed + GPU.launch_us)
+    assert found[1] == pytest.approx(moved - 0.2 * computed + GPU.launch_us)
 
 
 def test_all_products_of_a_graph_are_offered_together() -> None:
@@ -80,7 +80,7 @@ def test_all_products_of_a_graph_are_offered_together() -> None:
 
 def test_long_sums_of_halves_are_computed_in_taller_blocks() -> None:
     def rows(inner: int, dtype: torch.dtype, numel: int = SIZE) -> set[int]:
-        one = msgspec.structs.replace(product(), numel=numel, flops=2 * numel * inner)
+        one = msgspec.structs.replace(product(), numel=numel, flops=2 * numel * inner, reads=())
         found = offered(one, kernel("relu", numel), dtype=dtype)
         return set() if found is None else set(templates(found[0]).values())
 
@@ -125,6 +125,12 @@ def test_what_is_scattered_is_no_part_of_a_template() -> None:
     relu = kernel("relu", SIZE)
     scattered = Access("buf_relu", "atomic", SIZE, 4 * SIZE, 4, 1, "tmp0")
     assert offered(product(), msgspec.structs.replace(relu, writes=(scattered,))) is None
+
+
+def test_products_that_mostly_read_a_matrix_are_left_alone() -> None:
+    matrix = Access("weight", "opaque", 0, 5 * 4 * SIZE, 1, 0, "*")
+    few = msgspec.structs.replace(product(), reads=(matrix,))
+    assert offered(few, kernel("relu", SIZE)) is None
 
 
 def test_there_are_none_of_doubles() -> None:
