@@ -17,8 +17,9 @@ _FLAG: Final = "torch.bool"
 _WIDE: Final = frozenset({_FLAG, "torch.float32"})
 _COLUMNS: Final = 64
 #: Nanoseconds of a thread that are saved on each flag that is read or written with its vector, and
-#: on each random number, on an AMD EPYC.
-_READ, _WRITTEN, _DRAWN = 0.3, 3.5, 6.0
+#: on each random number by its operation, on an AMD EPYC.
+_READ, _WRITTEN = 0.3, 3.5
+_DRAWN: Final = {"rand": 6.0, "randn": 24.0}
 
 
 def saved_ns(problem: Problem, names: Sequence[str]) -> float:
@@ -29,10 +30,10 @@ def saved_ns(problem: Problem, names: Sequence[str]) -> float:
     nodes = [problem.node_by_name[name] for name in names]
     made = {access.buffer for node in nodes for access in node.writes}
     saved: dict[tuple[str, str], float] = {}
-    drawn = 0.0
+    drawn_ns = 0.0
     for node in nodes:
         elements = node.numel * node.rnumel
-        drawn += elements * sum(count for op, count in node.ops if op == "rand")
+        drawn_ns += elements * sum(_DRAWN.get(op, 0.0) * count for op, count in node.ops)
         for access in (*node.reads, *node.writes):
             buffer = problem.buffer_by_name.get(access.buffer)
             if buffer is None or buffer.dtype != _FLAG or access.kind != "contiguous":
@@ -43,7 +44,7 @@ def saved_ns(problem: Problem, names: Sequence[str]) -> float:
             each = _WRITTEN if inside else _READ
             # What several nodes read is read once.
             saved[access.buffer, access.index] = each * elements
-    return sum(saved.values()) + _DRAWN * drawn
+    return sum(saved.values()) + drawn_ns
 
 
 def sums_columns(problem: Problem, names: Sequence[str], threads: int) -> bool:

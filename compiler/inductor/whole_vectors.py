@@ -1,8 +1,9 @@
 """What Inductor's vectorised C++ does lane by lane, done for whole vectors, bit for bit the same.
 
 A vector of flags (elements of type bool) is read by a branch for each lane and written from a
-buffer of bytes, and each random number goes through ten rounds of multiplications by itself: a
-nanosecond or several for an element, where arithmetic takes hundredths. The code of a finished
+buffer of bytes, and each random number goes through ten rounds of multiplications by itself, a
+normal one through libm's cosine: nanoseconds or tens of them for an element, where arithmetic takes
+hundredths. The code of a finished
 kernel is rewritten to call the functions here, where this is wanted in its context. Nothing here
 decides where that is worth it.
 """
@@ -18,8 +19,10 @@ from fusewise.compiler.inductor.replacing import once, switched
 
 _SPACE = "whole_vectors"
 #: Inductor has compilers vectorise no loops; straight code of a vector's length they do. Random
-#: numbers are those of ATen's philox_engine (Philox 4x32-10, Salmon et al. 2011): first word, a key
-#: and a counter of 32 bits.
+#: numbers are those of ATen's philox_engine (Philox 4x32-10, Salmon et al. 2011): first words, of
+#: a key and a counter of 32 bits. Normal ones are made of two by Box and Muller (1958), in fp64 but
+#: for the logarithm. Only the cosine is of another library than libm, and within a unit in the last
+#: place; where that could round to another fp32, some six in 10^8 times, libm's is taken.
 _SOURCE = r"""
 namespace whole_vectors {
 template <typename T>
@@ -83,7 +86,7 @@ inline void store(const at::vec::VecMask<T, N>& mask, bool* place, int64_t count
 }
 
 template <int size, typename O>
-inline void uniform(uint32_t seed, const O* offset, float* result) {
+inline void words(uint32_t seed, const O* offset, uint32_t* one, uint32_t* other) {
     constexpr int part = 8;
     static_assert(size % part == 0);
     typedef uint64_t U __attribute__((vector_size(8 * part)));
@@ -103,7 +106,44 @@ inline void uniform(uint32_t seed, const O* offset, float* result) {
             second += 0xBB67AE85;
         }
         for (int i = 0; i < part; ++i) {
-            result[start + i] = uint32_to_uniform_float(static_cast<uint32_t>(a[i]));
+            one[start + i] = static_cast<uint32_t>(a[i]);
+            other[start + i] = static_cast<uint32_t>(b[i]);
+        }
+    }
+}
+
+template <int size, typename O>
+inline void uniform(uint32_t seed, const O* offset, float* result) {
+    uint32_t one[size], other[size];
+    words<size>(seed, offset, one, other);
+    for (int i = 0; i < size; ++i) {
+        result[i] = uint32_to_uniform_float(one[i]);
+    }
+}
+
+template <int size, typename O>
+inline void normal(uint32_t seed, const O* offset, float* result) {
+    using D = at::vec::Vectorized<double>;
+    constexpr int64_t tie = 1 << 28, near = 16;
+    uint32_t one[size], other[size];
+    words<size>(seed, offset, one, other);
+    for (int start = 0; start < size; start += D::size()) {
+        __at_align__ double squares[D::size()], angles[D::size()], products[D::size()];
+        for (int i = 0; i < D::size(); ++i) {
+            const float u1 = 1 - uint32_to_uniform_float(one[start + i]);
+            const float u2 = 1 - uint32_to_uniform_float(other[start + i]);
+            squares[i] = -2.0 * std::log(u1);
+            angles[i] = 2.0 * M_PI * u2;
+        }
+        (D::loadu(squares).sqrt() * D::loadu(angles).cos()).store(products);
+        for (int i = 0; i < D::size(); ++i) {
+            int64_t bits;
+            std::memcpy(&bits, &products[i], sizeof(bits));
+            const int64_t apart = (bits & (2 * tie - 1)) - tie;
+            if (C10_UNLIKELY(-near < apart && apart < near)) {
+                products[i] = std::sqrt(squares[i]) * std::cos(angles[i]);
+            }
+            result[start + i] = static_cast<float>(products[i]);
         }
     }
 }
@@ -117,8 +157,9 @@ _WRITTEN = r"\b(\w+)\.store\((?=(?:{})\b)"
 #: Random numbers of a vector, one after the other; as many at once as go into the widest register.
 _DRAWN = re.compile(
     r"for\( \w+ offset_idx = 0; offset_idx < (\d+); offset_idx\+\+ \)\s*\{\s*"
-    r"result\[offset_idx\] = normalized_rand_cpu\((\w+), offset\[offset_idx\]\);\s*\}"
+    r"result\[offset_idx\] = (normalized_rand|randn)_cpu\((\w+), offset\[offset_idx\]\);\s*\}"
 )
+_DRAWS = {"normalized_rand": "uniform", "randn": "normal"}
 _AT_ONCE = 8
 _active: ContextVar[bool] = ContextVar("fusewise_whole_vectors", default=False)
 
@@ -145,4 +186,4 @@ def by_vectors(code: str) -> str:
 def _drawn(found: re.Match[str]) -> str:
     if int(found[1]) % _AT_ONCE:
         return found[0]
-    return f"{_SPACE}::uniform<{found[1]}>({found[2]}, offset, result);"
+    return f"{_SPACE}::{_DRAWS[found[2]]}<{found[1]}>({found[3]}, offset, result);"

@@ -78,6 +78,18 @@ def test_random_numbers_are_the_same(live: Any, schedule: Schedule, dtype: torch
     assert 0.2 < float((whole[0] == 0).float().mean()) < 0.4
 
 
+@pytest.mark.parametrize("schedule", [WHOLE, NARROW], ids=["whole", "narrow"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_normal_numbers_are_the_same(live: Any, schedule: Schedule, dtype: torch.dtype) -> None:
+    def noised(x: Any) -> Any:
+        return x + 3.0 * torch.randn_like(x)
+
+    (stock, whole), source = ran(live, schedule, noised, (torch.zeros(601, 403).to(dtype),))
+    assert all(map(torch.equal, stock, whole))
+    assert "whole_vectors::normal<" in source and "randn_cpu" not in source
+    assert float(whole[0].float().std()) == pytest.approx(3.0, rel=0.01)
+
+
 def test_what_is_not_done_lane_by_lane_stays() -> None:
     plain = (
         "auto tmp0 = at::vec::Vectorized<float>::loadu(in_ptr0 + x0);\ntmp0.store(out_ptr0 + x0);"
@@ -91,12 +103,15 @@ def test_what_is_not_done_lane_by_lane_stays() -> None:
 
 
 @pytest.mark.parametrize("width", [4, 12, 16])
-def test_vectors_of_eight_are_drawn_at_once(width: int) -> None:
+@pytest.mark.parametrize(
+    ("one", "all_of_them"), [("normalized_rand", "uniform"), ("randn", "normal")]
+)
+def test_vectors_of_eight_are_drawn_at_once(width: int, one: str, all_of_them: str) -> None:
     loop = (
         f"for( int64_t offset_idx = 0; offset_idx < {width}; offset_idx++ )\n{{\n    "
-        "result[offset_idx] = normalized_rand_cpu(tmp0, offset[offset_idx]);\n}"
+        f"result[offset_idx] = {one}_cpu(tmp0, offset[offset_idx]);\n}}"
     )
-    drawn = f"whole_vectors::uniform<{width}>(tmp0, offset, result);"
+    drawn = f"whole_vectors::{all_of_them}<{width}>(tmp0, offset, result);"
     assert by_vectors(loop) == (loop if width % 8 else drawn)
 
 

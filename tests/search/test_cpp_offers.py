@@ -42,6 +42,7 @@ def test_functions_that_take_much_of_the_time_are_written_out() -> None:
         ("add", "in_a", 1 << 20, True),
         ("add", "buf_a", 1 << 20, True),
         ("rand", "", 1 << 20, True),
+        ("randn", "", 1 << 18, True),
         ("add", "", 1 << 20, False),
         # Little beside the rest.
         ("add", "in_a", 1 << 10, False),
