@@ -176,10 +176,10 @@ def _rewritten(
     assert plan is not None
     if predictor.profile.kind != "cpu":
         return None
-    cpp = predictor.finishes(plan, base.survey.problem).cpp
+    finishes = predictor.finishes(plan, base.survey.problem)
     offers = [
         offer
-        for offer in (*cpp.exact(), cpp.written_out())
+        for offer in (*finishes.cpp.exact(), finishes.cpp.written_out())
         if offer is not None and offer.gain_us >= LEAST_SHARE * total_us
     ]
     if not offers:
@@ -191,7 +191,8 @@ def _rewritten(
         base.candidate,
         schedule=msgspec.structs.replace(schedule, codegen=codegen),
         origin="rewritten",
-        reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {total_us:.1f} by prediction",
+        reason=f"{offer.reason}: saves {offer.gain_us:.1f} us of {finishes.total_us:.1f} "
+        "by prediction",
     )
     return candidate, offer.gain_us - offer.sure_us
 
