@@ -32,6 +32,7 @@ _LOWERED_NODES = 400
 _LEAST_SHARE = 0.005
 #: Choices about a whole graph, by how often they were the fastest in the benchmarks.
 _GAINED: tuple[tuple[str, object], ...] = (
+    ("two_step_variance", 1 << 30),
     ("inline_reads", 16),
     ("inline_ops", 8),
     ("inline_reads", 2),

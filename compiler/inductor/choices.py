@@ -91,6 +91,14 @@ CHOICES: tuple[ChoiceKind, ...] = (
         "store a value once it takes more operations than this to compute",
     ),
     ChoiceKind(
+        "two_step_variance",
+        "lowering",
+        ("cpp.use_two_step_variance_threshold",),
+        (0, 1 << 30),
+        ("cpu",),
+        "compute variances over up to so many values from the mean; over more in one go (Welford)",
+    ),
+    ChoiceKind(
         "split_reductions",
         "lowering",
         ("split_reductions",),
@@ -381,7 +389,8 @@ def _unknown(name: str, known: Iterable[str]) -> PlanError:
 def variants(device_type: str) -> list[tuple[Choice, ...]]:
     """Single choices that differ from Inductor's own and apply to the device, one at a time.
 
-    Those of which the cost model can tell what they do: see :func:`unpredictable`.
+    Those that this Inductor has settings for, if they are settings, and of which the cost model can
+    tell what they do: see :func:`unpredictable`.
     """
     return _single(kind for kind in CHOICES if kind.predictable and device_type in kind.devices)
 
@@ -397,7 +406,13 @@ def rewrites(choices: Iterable[Choice]) -> bool:
 
 
 def _single(kinds: Iterable[ChoiceKind]) -> list[tuple[Choice, ...]]:
-    return [(Choice(kind.name, value),) for kind in kinds for value in kind.values]
+    known = inductor_config.get_config_copy()
+    return [
+        (Choice(kind.name, value),)
+        for kind in kinds
+        if not kind.settings or any(setting in known for setting in kind.settings)
+        for value in kind.values
+    ]
 
 
 def schedule_of(choices: Iterable[Choice], plan: Plan | None) -> Schedule:

@@ -48,6 +48,7 @@ _IN_LOWERING = frozenset(
         "realize_cpu_opcount_threshold",
         "realize_acc_reads_threshold",
         "realize_cpu_acc_reads_threshold",
+        "cpp.use_two_step_variance_threshold",
         "split_reductions",
         "force_pointwise_cat",
     }

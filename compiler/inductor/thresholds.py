@@ -8,9 +8,10 @@ touches a lowering.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 import torch.fx
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
@@ -37,9 +38,11 @@ class _Figure(NamedTuple):
 _ACCUMULATED = ("realize_acc_reads_threshold", "realize_cpu_acc_reads_threshold")
 _REUSED = ("realize_reads_threshold",)
 _OPERATIONS = ("realize_opcount_threshold", "realize_cpu_opcount_threshold")
-_COMPARED: dict[str, tuple[str, ...]] = {
-    name: names for names in (_ACCUMULATED, _REUSED, _OPERATIONS) for name in names
-}
+_VARIANCES = ("cpp.use_two_step_variance_threshold",)
+_ALL = (_ACCUMULATED, _REUSED, _OPERATIONS, _VARIANCES)
+_COMPARED: dict[str, tuple[str, ...]] = {name: names for names in _ALL for name in names}
+#: Operators that compute variances.
+_OF_VARIANCE = frozenset({"aten.var.correction", "aten.var_mean.correction", "prims.var.default"})
 _SPLIT, _CAT = "split_reductions", "force_pointwise_cat"
 
 
@@ -47,9 +50,7 @@ class Figures:
     """What was held against thresholds in the lowerings that an inlining records."""
 
     def __init__(self) -> None:
-        self._figures: dict[tuple[str, ...], set[_Figure]] = {
-            names: set() for names in (_ACCUMULATED, _REUSED, _OPERATIONS)
-        }
+        self._figures: dict[tuple[str, ...], set[_Figure]] = {names: set() for names in _ALL}
         self._split = False
         self._joined = False
 
@@ -69,6 +70,9 @@ class Figures:
     def note_graph(self, graph: torch.fx.Graph) -> None:
         """A graph is lowered, or one within it."""
         self._joined |= any(_may_join(str(node.target)) for node in graph.nodes)
+        known = inductor_config.get_config_copy()
+        for size in _variances(graph) if _VARIANCES[0] in known else ():
+            self._figures[_VARIANCES].add(_Figure(size, 0, int(known[_VARIANCES[0]])))
 
     def note_reads(self, box: ir.StorageBox) -> None:
         """Inductor asks whether a value reads too much by now."""
@@ -102,6 +106,20 @@ def _in_force(names: tuple[str, ...], data: Any) -> int:
     if ir.is_cpu(data):
         return int(getattr(config, names[1]))
     return int(getattr(config, f"_{names[0]}_default"))
+
+
+def _variances(graph: torch.fx.Graph) -> Iterator[int]:
+    """Over how many values each variance of a graph is on the CPU, where that is known."""
+    for node in graph.nodes:
+        if str(node.target) not in _OF_VARIANCE:
+            continue
+        taken, found = node.args[0].meta.get("val"), node.meta.get("val")
+        result = found[0] if isinstance(found, tuple) else found
+        if not isinstance(taken, torch.Tensor) or not isinstance(result, torch.Tensor):
+            continue
+        static = all(isinstance(size, int) for size in (*taken.shape, *result.shape))
+        if taken.device.type == "cpu" and static and result.numel():
+            yield taken.numel() // result.numel()
 
 
 def _may_join(target: str) -> bool:
