@@ -118,9 +118,12 @@ def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, 
     return tuple(sorted(worth, key=lambda a: (-a.gain_us, a.choices))[:most])
 
 
-def multiplied(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, ...]:
-    """Products that templates might compute, all together; empty where that cannot count."""
-    found = templated(first.problem, first.default_plan, profile)
+def multiplied(first: Surveyed, profile: DeviceProfile, *, timed: bool) -> tuple[Alternative, ...]:
+    """Products that templates might compute, all together; empty where that cannot count.
+
+    ``timed``: whether Inductor times both ways by itself: where no template is, it had lost.
+    """
+    found = None if timed else templated(first.problem, first.default_plan, profile)
     if found is None or found[1] <= MARGIN * first.best_us:
         return ()
     return (Alternative(*found),)

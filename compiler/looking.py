@@ -207,13 +207,12 @@ def _ways_to_multiply(
 ) -> Iterator[tuple[Choice, ...]]:
     """Choices about products that may be worth something on the device.
 
-    ``timed``: whether templates lost against libraries already where they are not taken.
+    ``timed``: as for :func:`multiplied`.
     """
     for choices in variants(profile.kind):
         if choices[0].name in _PRODUCTS and _may_pay(choices[0].name, profile):
             yield choices
-    if not timed:
-        yield from (alternative.choices for alternative in multiplied(first, profile))
+    yield from (one.choices for one in multiplied(first, profile, timed=timed))
 
 
 def _may_be_taken(choices: Sequence[Choice], gains: Gains, most_saved: float = 1.0) -> bool:

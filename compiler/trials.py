@@ -207,9 +207,8 @@ class GraphSearch:
         if graph.kind == "forward":
             session.forward_key = self.key.key
         first, profile = surveys[0], self._predictor.profile
-        self._alternatives = alternatives(first, profile)
-        if not graph.times_products:
-            self._alternatives += multiplied(first, profile)
+        products = multiplied(first, profile, timed=graph.times_products)
+        self._alternatives = alternatives(first, profile) + products
         low, high = _CONTEST_S
         share = self._seconds * (1 - _LAST_SHARE) / effort.trials
         self._tries = Tries(

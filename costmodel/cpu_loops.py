@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.layout import layout_of
 from fusewise.costmodel.lookups import loaded_indices
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import HALVES, Node, Problem
 
 #: Iterations for each thread from which Inductor runs a loop nest on several
 #: (``config.cpp.min_chunk_size``).
@@ -24,9 +24,8 @@ _LONG: Final = 300
 _MANY_JUMPS, _JUMP_SHARE = 35, 0.12
 #: Operations from which a loop is vectorised although it is shorter than a quarter of a vector.
 _WORTH: Final = 10
-#: Dtypes of two bytes, of which a vector holds twice as many.
-_LOW: Final = frozenset({"torch.bfloat16", "torch.float16"})
-_VECTORISED: Final = _LOW | {
+#: Dtypes that loops are vectorised for.
+_VECTORISED: Final = HALVES | {
     "torch.float64",
     "torch.float32",
     "torch.bool",
@@ -120,7 +119,7 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
                 along[i] += 1
             elif step:
                 jumps[i] += 1
-    low = dtypes & _LOW
+    low = dtypes & HALVES
     # What computes a single element has no vectors for masks to stay as they are along.
     many = bool(loops) and len(origins) >= _WINDOW
     return NodeLoops(

@@ -20,11 +20,10 @@ from fusewise.costmodel.plan_margins import UNSURE, KnowsPlans
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
 from fusewise.schedule.errors import ModelError
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import FINISHED_KINDS, Node, Problem
+from fusewise.schedule.problem import FINISHED_KINDS, HALVES, Node, Problem
 
 #: Factor of the interval of a time that a probed rate decides, whatever the shape.
 _PROBED_FACTOR = 2.0
-_HALF = frozenset({"torch.bfloat16", "torch.float16"})
 #: How much longer a template multiplies than a library at its best: halves, and others. On an H200
 #: it was 1.05 to 1.5 times for halves, more where results have many columns; of fp32 it reached 0.8
 #: of the probed rate (``docs/kernel-choices.md``).
@@ -87,7 +86,7 @@ class PlanCost:
         self.model = model
         self.featurizer = Featurizer(problem, profile)
         self._extern_us = dict(extern_us or {})
-        self._halves = {buffer.name for buffer in problem.buffers if buffer.dtype in _HALF}
+        self._halves = {buffer.name for buffer in problem.buffers if buffer.dtype in HALVES}
         self._known: dict[Hashable, GroupCost] = {}
         self._generated: set[Hashable] = set()
         #: Features of extern and template nodes by themselves, by their names.

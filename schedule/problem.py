@@ -21,6 +21,8 @@ AccessKind = Literal["contiguous", "strided", "broadcast", "gather", "atomic", "
 FUSIBLE_KINDS: frozenset[str] = frozenset({"pointwise", "reduction", "scan", "sort", "template"})
 #: Kinds whose time is that of a finished kernel, not of a loop that is generated for the group.
 FINISHED_KINDS: frozenset[str] = frozenset({"extern", "template"})
+#: Types of buffers whose elements are floating-point numbers of 16 bits.
+HALVES: frozenset[str] = frozenset({"torch.float16", "torch.bfloat16"})
 
 
 class Access(msgspec.Struct, frozen=True, array_like=True):

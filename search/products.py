@@ -13,7 +13,7 @@ from typing import Final
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.plan_cost import TEMPLATE_SLOWER
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import Buffer, Node, Problem
+from fusewise.schedule.problem import HALVES, Buffer, Node, Problem
 from fusewise.schedule.products import template_choice
 from fusewise.schedule.schedule import Choice
 
@@ -27,9 +27,8 @@ _READ: Final = 4
 _ROWS, _MANY_ROWS = 64, 128
 #: Values that each element of a product is a sum over from which on sums are long.
 _LONG: Final = 512
-#: Types whose products the device has a rate of its own for, and all that there are templates for.
-_HALVES: Final = frozenset({"torch.float16", "torch.bfloat16"})
-_TYPES: Final = _HALVES | {"torch.float32"}
+#: Types that there are templates for.
+_TYPES: Final = HALVES | {"torch.float32"}
 
 
 def templated(
@@ -59,8 +58,8 @@ def templated(
 
 def _rows(problem: Problem, profile: DeviceProfile, product: Node) -> int:
     long = product.flops >= 2 * _LONG * product.numel
-    tall = long and _fills(product, profile, _MANY_ROWS) and _is_half(_result(problem, product))
-    return _MANY_ROWS if tall else _ROWS
+    half = _result(problem, product).dtype in HALVES
+    return _MANY_ROWS if long and half and _fills(product, profile, _MANY_ROWS) else _ROWS
 
 
 def _fills(product: Node, profile: DeviceProfile, rows: int) -> bool:
@@ -82,7 +81,7 @@ def _gain_us(
     # Where somebody else needs it, too, it is stored all the same.
     gone = all(followers) and not result.is_output
     ways = 2 if gone else 1
-    half = _is_half(result)
+    half = result.dtype in HALVES
     rate_gfs = profile.half if half else profile.flops_gfs
     # GB/s are 10^3 bytes a microsecond, GFLOP/s as many operations.
     saved_us = ways * result.bytes / (profile.copy_gbs * 1e3)
@@ -93,10 +92,6 @@ def _gain_us(
 
 def _result(problem: Problem, product: Node) -> Buffer:
     return problem.buffer_by_name[product.writes[0].buffer]
-
-
-def _is_half(result: Buffer) -> bool:
-    return result.dtype in _HALVES
 
 
 def _takes_in(problem: Problem, product: Node, kernel: _Names) -> bool:

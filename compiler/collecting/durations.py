@@ -6,9 +6,8 @@ Looks at the problem alone; measures nothing.
 from __future__ import annotations
 
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.schedule.problem import Problem
+from fusewise.schedule.problem import HALVES, Problem
 
-_HALF = ("torch.bfloat16", "torch.float16")
 #: How much longer a CPU without matrix units for half precision takes for a product in it.
 _SLOW_HALF = 60.0
 
@@ -24,7 +23,7 @@ def least_seconds(problem: Problem, profile: DeviceProfile) -> float:
         accesses = (*node.reads, *node.writes)
         seconds += sum(access.bytes for access in accesses) / (profile.copy_gbs * 1e9)
         buffers = [problem.buffer_by_name.get(access.buffer) for access in accesses]
-        half = any(b is not None and b.dtype in _HALF for b in buffers)
+        half = any(b is not None and b.dtype in HALVES for b in buffers)
         slow = _SLOW_HALF if half and profile.kind == "cpu" else 1.0
         seconds += slow * node.flops / (profile.flops_gfs * 1e9)
     return seconds

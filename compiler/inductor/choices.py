@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from torch._inductor import config as inductor_config
 
+from fusewise.compiler.inductor.settings import known_settings
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import BLOCKS, COMBO
 from fusewise.schedule.plan import Plan
@@ -406,11 +407,11 @@ def rewrites(choices: Iterable[Choice]) -> bool:
 
 
 def _single(kinds: Iterable[ChoiceKind]) -> list[tuple[Choice, ...]]:
-    known = inductor_config.get_config_copy()
+    known = known_settings()
     return [
         (Choice(kind.name, value),)
         for kind in kinds
-        if not kind.settings or any(setting in known for setting in kind.settings)
+        if not kind.settings or not known.isdisjoint(kind.settings)
         for value in kind.values
     ]
 

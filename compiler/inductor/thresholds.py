@@ -70,9 +70,11 @@ class Figures:
     def note_graph(self, graph: torch.fx.Graph) -> None:
         """A graph is lowered, or one within it."""
         self._joined |= any(_may_join(str(node.target)) for node in graph.nodes)
-        known = inductor_config.get_config_copy()
-        for size in _variances(graph) if _VARIANCES[0] in known else ():
-            self._figures[_VARIANCES].add(_Figure(size, 0, int(known[_VARIANCES[0]])))
+        # Versions before decide without a setting.
+        threshold = getattr(inductor_config.cpp, "use_two_step_variance_threshold", None)
+        if threshold is not None:
+            found = (_Figure(size, 0, int(threshold)) for size in _variances(graph))
+            self._figures[_VARIANCES].update(found)
 
     def note_reads(self, box: ir.StorageBox) -> None:
         """Inductor asks whether a value reads too much by now."""
