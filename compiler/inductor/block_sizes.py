@@ -130,19 +130,45 @@ def _by_distance(
 
 def steps_from(kernel: Any, config: Any) -> Iterator[BlockSizes]:
     """What doubling or halving one size of a configuration leads to, as far as it makes sense."""
-    from torch._inductor.runtime.coordinate_descent_tuner import get_field, set_field
+    for name in kernel.coordesc_tuner.tunable_fields:
+        for value in _neighbours(kernel, config, name):
+            yield from _sound(kernel, config, {name: value})
 
-    tuner = kernel.coordesc_tuner
-    for name in tuner.tunable_fields:
-        value = get_field(config, name)
-        if value is None:
-            continue
-        for other in tuner.get_neighbour_values(name, value, radius=1):
-            made = copy.copy(config)
-            made.kwargs = dict(config.kwargs)
-            set_field(made, name, other)
-            if tuner.is_valid_config(made) and _is_sound(kernel, made):
-                yield sizes_of(made)
+
+def trades_from(kernel: Any, config: Any) -> Iterator[BlockSizes]:
+    """Blocks of as many values in another shape: one side doubled, another one halved.
+
+    Two steps of which each alone is mostly no gain: a block gets too large, or too small.
+    """
+    sides = [name for name in kernel.coordesc_tuner.tunable_fields if name.endswith("BLOCK")]
+    for longer, shorter in itertools.permutations(sides, 2):
+        for long in _neighbours(kernel, config, longer):
+            for short in _neighbours(kernel, config, shorter):
+                if long > config.kwargs[longer] and short < config.kwargs[shorter]:
+                    yield from _sound(kernel, config, {longer: long, shorter: short})
+
+
+def _neighbours(kernel: Any, config: Any, name: str) -> list[int]:
+    """Twice and half a size of a configuration, as far as it has it and Inductor would try them."""
+    from torch._inductor.runtime.coordinate_descent_tuner import get_field
+
+    value = get_field(config, name)
+    if value is None:
+        return []
+    found: list[int] = kernel.coordesc_tuner.get_neighbour_values(name, value, radius=1)
+    return found
+
+
+def _sound(kernel: Any, config: Any, changes: Mapping[str, int]) -> Iterator[BlockSizes]:
+    """The sizes of a configuration with some changed, if they are worth trying."""
+    from torch._inductor.runtime.coordinate_descent_tuner import set_field
+
+    made = copy.copy(config)
+    made.kwargs = dict(config.kwargs)
+    for name, value in changes.items():
+        set_field(made, name, value)
+    if kernel.coordesc_tuner.is_valid_config(made) and _is_sound(kernel, made):
+        yield sizes_of(made)
 
 
 def _is_sound(kernel: Any, config: Any) -> bool:

@@ -1,7 +1,8 @@
 """Products with a vector as sums: a kernel of their own in the place of a library call.
 
 A product of a matrix and a vector only reads the matrix, and a generated reduction does that as
-fast as memory allows once its block sizes are tuned; what comes before and after is fused into it.
+fast as memory allows once its block sizes are tuned; what comes after and what the matrix is made
+from are fused into it. The vector is stored: it is read anew for each row of the matrix.
 The lowering of such products is replaced once a process by a dispatcher that asks a context
 variable: where nothing is wanted in this context, Inductor calls the library. Nothing here decides
 where that is worth it.
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._inductor.ir import ExternKernel, TensorBox
 from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 
@@ -105,12 +107,22 @@ def _with_vector(left: Any, right: Any) -> bool:
 def _summed(left: Any, right: Any, last: int, rows: int, over: int, *, keep: bool = False) -> Any:
     """The product as a sum; ``keep``: in the precision that it is added up in."""
     dtype = left.get_dtype()
+    if V.graph.sizevars.statically_known_equals(left.get_size()[-2], 1):
+        left = _stored(left)
+    else:
+        right = _stored(right)
     each = lowerings[aten.mul.Tensor](
         lowerings[aten.unsqueeze.default](widened(left), last),
         lowerings[aten.unsqueeze.default](widened(right), rows),
     )
     result = lowerings[aten.sum.dim_IntList](each, [over])
     return result if keep else cast(result, dtype)
+
+
+def _stored(value: Any) -> Any:
+    """What a library would be given in its place: a buffer, and no more of it than is read."""
+    found = ExternKernel.realize_input(value)
+    return found if isinstance(found, TensorBox) else TensorBox(found)
 
 
 def widened(value: Any) -> Any:

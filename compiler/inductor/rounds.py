@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch._inductor.output_code import CompiledFxGraph
 
-from fusewise.compiler.inductor.block_sizes import sizes_of, steps_from
+from fusewise.compiler.inductor.block_sizes import sizes_of, steps_from, trades_from
 from fusewise.compiler.inductor.replacing import holding
 from fusewise.schedule.block_sizes import BlockSizes
 from fusewise.schedule.schedule import Choice
@@ -30,7 +30,7 @@ Begin = Callable[[Sequence[BlockSizes]], Coming]
 
 #: Rounds of neighbours, at the most, and block sizes in one of them.
 _MOST_ROUNDS: Final = 4
-_EACH: Final = 8
+_EACH: Final = 10
 
 
 @dataclass
@@ -78,7 +78,8 @@ class Rounds:
         ends = self._begun >= _MOST_ROUNDS or (self._begun > 0 and not gained)
         # Without a step nobody would ask for another one.
         if not ends and self.begin is not None and _step.get() is not None:
-            near = [one for one in steps_from(kernel, best) if one not in self._tried]
+            around = (*steps_from(kernel, best), *trades_from(kernel, best))
+            near = [one for one in around if one not in self._tried]
             if near:
                 self.coming = self.begin(near[:_EACH])
                 self._begun += 1

@@ -5,6 +5,7 @@ Triton compiles for a GPU that is not there, so none is needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from fusewise.compiler.inductor.block_sizes import (
     nearest,
     sizes_of,
     steps_from,
+    trades_from,
 )
 from fusewise.compiler.inductor.rounds import Coming, Rounds, offer_rounds, tuning_step
 from fusewise.schedule.block_sizes import BlockSizes
@@ -77,7 +79,9 @@ def test_the_first_run_waits_for_nothing_and_each_later_one_for_a_round(offered:
     # Neighbours of the best are looked at once, as far as they were not tried before.
     first, second = offered.waited
     assert first == tuple(offered.sizes) and second and not {*second} & {*first}
-    assert {*second} <= {*steps_from(offered.kernel, config_of(best, offered.kernel.configs[0]))}
+    config = config_of(best, offered.kernel.configs[0])
+    around = (*steps_from(offered.kernel, config), *trades_from(offered.kernel, config))
+    assert {*second} <= {*around}
     assert offered.rounds.over
     # What was found stands for whoever loads the kernel next.
     (kept,) = load_kernel(offered.kernel.filename, "triton_red").configs
@@ -101,6 +105,18 @@ def test_steps_lead_on_where_each_is_faster(offered: Offered) -> None:
     assert 3 <= len(offered.waited) <= 1 + rounds._MOST_ROUNDS
     tried = [one for sizes in offered.waited for one in sizes]
     assert len(tried) == len(set(tried))
+
+
+def test_a_block_of_another_shape_is_found_where_no_single_step_is_faster(offered: Offered) -> None:
+    own = offered.sizes[0]
+    (trade, *_) = trades_from(offered.kernel, offered.kernel.configs[0])
+    values, others = dict(own.constants), dict(trade.constants)
+    assert trade.warps == own.warps and values != others
+    assert math.prod(values.values()) == math.prod(others.values())
+    assert trade not in {*steps_from(offered.kernel, offered.kernel.configs[0])}
+    timed = Timed(offered.kernel, lambda one: {own: 8.0, trade: 5.0}.get(one, 10.0))
+    configurations.tune_warm(timed.clock)
+    assert offered.steps(timed)[-1] == trade
 
 
 def test_what_rounds_came_to_is_told_once_they_are_over(offered: Offered) -> None:

@@ -39,6 +39,23 @@ def test_products_with_a_vector_are_sums(live: Any, dtype: torch.dtype) -> None:
 
 
 @gpu
+def test_what_the_vector_is_made_from_is_not_computed_for_each_row(live: Any) -> None:
+    make = live.Make("cuda", torch.float32)
+    q, k = make.tensor(6, 1, 64), make.tensor(6, 100, 64)
+
+    def turned(q: Any, k: Any) -> Any:
+        return torch.bmm(q.cos(), (k * 2).transpose(1, 2))
+
+    (graph,) = live.capture(live.UserProgram(turned, (q, k)))
+    program = graph.generate(Schedule(lowering=(Choice("products_as_sums", True),)))
+    kernels = program.source.split("async_compile.triton(")[1:]
+    (turns,) = (code for code in kernels if "cos(" in code)
+    (sums,) = (code for code in kernels if "tl.sum(" in code)
+    assert len(kernels) == 2 and turns != sums
+    live.difference(graph.run(program), graph.eager())
+
+
+@gpu
 def test_products_of_matrices_stay_what_they_are(live: Any) -> None:
     make = live.Make("cuda", torch.float32)
     (graph,) = live.capture(
