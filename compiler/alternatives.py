@@ -118,12 +118,14 @@ def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, 
     return tuple(sorted(worth, key=lambda a: (-a.gain_us, a.choices))[:most])
 
 
-def multiplied(first: Surveyed, profile: DeviceProfile, *, timed: bool) -> tuple[Alternative, ...]:
+def multiplied(
+    first: Surveyed, profile: DeviceProfile, types: frozenset[str]
+) -> tuple[Alternative, ...]:
     """Products that templates might compute, all together; empty where that cannot count.
 
-    ``timed``: whether Inductor times both ways by itself: where no template is, it had lost.
+    ``types``: of the products that may be.
     """
-    found = None if timed else templated(first.problem, first.default_plan, profile)
+    found = templated(first.problem, first.default_plan, profile, types)
     if found is None or found[1] <= MARGIN * first.best_us:
         return ()
     return (Alternative(*found),)

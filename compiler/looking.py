@@ -151,7 +151,7 @@ def survey_all(
     first = looks.first(begun)
     ways = [
         choices
-        for choices in _ways_to_multiply(first, predictor.profile, timed=graph.times_products)
+        for choices in _ways_to_multiply(first, predictor.profile, graph.may_have_templates)
         if not only or _may_be_taken(choices, gains)
     ]
     products = _multiplied(first, looks, ways)
@@ -203,16 +203,16 @@ def _multiplied(first: Survey, looks: _Looks, ways: Sequence[tuple[Choice, ...]]
 
 
 def _ways_to_multiply(
-    first: Survey, profile: DeviceProfile, *, timed: bool
+    first: Survey, profile: DeviceProfile, types: frozenset[str]
 ) -> Iterator[tuple[Choice, ...]]:
     """Choices about products that may be worth something on the device.
 
-    ``timed``: as for :func:`multiplied`.
+    ``types``: as for :func:`multiplied`.
     """
     for choices in variants(profile.kind):
         if choices[0].name in _PRODUCTS and _may_pay(choices[0].name, profile):
             yield choices
-    yield from (one.choices for one in multiplied(first, profile, timed=timed))
+    yield from (one.choices for one in multiplied(first, profile, types))
 
 
 def _may_be_taken(choices: Sequence[Choice], gains: Gains, most_saved: float = 1.0) -> bool:

@@ -17,6 +17,7 @@ from fusewise.costmodel.feature_table import COLUMN, FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction, Source
 from fusewise.costmodel.plan_margins import UNSURE, KnowsPlans
+from fusewise.costmodel.products import library_us, product_of, template_us
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
 from fusewise.schedule.errors import ModelError
 from fusewise.schedule.plan import Plan
@@ -24,10 +25,6 @@ from fusewise.schedule.problem import FINISHED_KINDS, HALVES, Node, Problem
 
 #: Factor of the interval of a time that a probed rate decides, whatever the shape.
 _PROBED_FACTOR = 2.0
-#: How much longer a template multiplies than a library at its best: halves, and others. On an H200
-#: it was 1.05 to 1.5 times for halves, more where results have many columns; of fp32 it reached 0.8
-#: of the probed rate (``docs/kernel-choices.md``).
-TEMPLATE_SLOWER = {True: 1.5, False: 1.2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +192,7 @@ class PlanCost:
             and node.name not in self._alone
             and node.signature not in self._extern_us
             and not self._rate_decides(node)
+            and self._product_us(node) is None
         }
         rows = self.featurizer.batch(list(wanted.values()))
         self._alone |= zip(wanted, rows, strict=True)
@@ -232,18 +230,14 @@ class PlanCost:
         measured = self._extern_us.get(node.signature)
         if measured is not None:
             return measured, 1.0, "measured"
+        product_us = self._product_us(node)
+        if product_us is not None:
+            return product_us, _PROBED_FACTOR, "roofline"
         gfs = self._probed_gfs(node)
-        flops = float(node.flops)
-        if node.kind == "template":
-            flops *= TEMPLATE_SLOWER[self._is_half(node)]
-        if not gfs or not flops:
-            row = self._alone[node.name]
-            if node.kind == "template":
-                row = row.copy()
-                row[COLUMN["flops"]] = math.log2(1.0 + flops)
-            return self._roofline_us(row), INTERVAL_FACTOR, "roofline"
+        if not gfs or not node.flops:
+            return self._roofline_us(self._alone[node.name]), INTERVAL_FACTOR, "roofline"
         # GFLOP/s are 10^3 operations a microsecond.
-        arithmetic = flops / (gfs * 1e3)
+        arithmetic = node.flops / (gfs * 1e3)
         if self._rate_decides(node):
             us = self.profile.launch_us + max(arithmetic, self._moving_us(node))
         else:
@@ -251,10 +245,18 @@ class PlanCost:
             # accesses tell and a library's do not.
             row = self._alone[node.name].copy()
             row[COLUMN["half"]] = 0.0
-            row[COLUMN["flops"]] = math.log2(1.0 + flops * self.profile.flops_gfs / gfs)
+            row[COLUMN["flops"]] = math.log2(1.0 + node.flops * self.profile.flops_gfs / gfs)
             us = self._roofline_us(row)
         # What mostly waits for a rate that was probed is known better than the rest.
         return us, _PROBED_FACTOR if arithmetic > us / 2 else INTERVAL_FACTOR, "roofline"
+
+    def _product_us(self, node: Node) -> float | None:
+        """Microseconds of a product of matrices on a GPU; None for what is none."""
+        product = product_of(self.problem, node) if self.profile.kind == "cuda" else None
+        if product is None:
+            return None
+        takes_us = template_us if node.kind == "template" else library_us
+        return takes_us(product, self.profile)
 
     def _roofline_us(self, row: FloatArray) -> float:
         return float(roofline_us(row[np.newaxis], self.profile)[0])
