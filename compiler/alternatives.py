@@ -83,6 +83,11 @@ class Surveyed(Protocol):
         ...
 
     @property
+    def suited(self) -> frozenset[str]:
+        """Nodes whose matrices lie as templates want them."""
+        ...
+
+    @property
     def best_us(self) -> float:
         """Predicted time of the best plan, in microseconds."""
         ...
@@ -118,14 +123,14 @@ def alternatives(first: Surveyed, profile: DeviceProfile) -> tuple[Alternative, 
     return tuple(sorted(worth, key=lambda a: (-a.gain_us, a.choices))[:most])
 
 
-def multiplied(
-    first: Surveyed, profile: DeviceProfile, types: frozenset[str]
-) -> tuple[Alternative, ...]:
+def multiplied(first: Surveyed, profile: DeviceProfile, *, timed: bool) -> tuple[Alternative, ...]:
     """Products that templates might compute, all together; empty where that cannot count.
 
-    ``types``: of the products that may be.
+    ``timed``: whether Inductor times both ways by itself: where no template is, it had lost.
     """
-    found = templated(first.problem, first.default_plan, profile, types)
+    if timed:
+        return ()
+    found = templated(first.problem, first.default_plan, profile, first.suited)
     if found is None or found[1] <= MARGIN * first.best_us:
         return ()
     return (Alternative(*found),)

@@ -151,11 +151,10 @@ def survey_all(
     first = looks.first(begun)
     ways = [
         choices
-        for choices in _ways_to_multiply(first, predictor.profile, graph.may_have_templates)
+        for choices in _ways_to_multiply(first, predictor.profile, timed=graph.times_products)
         if not only or _may_be_taken(choices, gains)
     ]
-    products = _multiplied(first, looks, ways)
-    base = min((first, *products), key=lambda found: found.best_us)
+    products, base = _multiplied(first, looks, ways, gains)
     offered: Sequence[Alternative] = alternatives(base, predictor.profile)
     every = _but_products(predictor.profile.kind)
     whole = [choices for choices in every if _matter(base, choices)]
@@ -188,8 +187,14 @@ def _but_products(kind: str) -> list[tuple[Choice, ...]]:
     return [choices for choices in variants(kind) if choices[0].name not in _PRODUCTS]
 
 
-def _multiplied(first: Survey, looks: _Looks, ways: Sequence[tuple[Choice, ...]]) -> list[Survey]:
-    """The graph with its products computed otherwise, whatever the time: one after the other."""
+def _multiplied(
+    first: Survey, looks: _Looks, ways: Sequence[tuple[Choice, ...]], gains: Gains
+) -> tuple[list[Survey], Survey]:
+    """The graph with its products computed otherwise, whatever the time: one after the other.
+
+    And what all else is tried on: only what promises by itself as much as its kind has to. What is
+    gained by the rest would have it taken along.
+    """
     found: list[Survey] = []
     base = first
     for choices in ways:
@@ -198,21 +203,22 @@ def _multiplied(first: Survey, looks: _Looks, ways: Sequence[tuple[Choice, ...]]
         other = looks(together(base.choices, choices), anyway=True)
         if other is not None:
             found.append(other)
-            base = min(base, other, key=lambda one: one.best_us)
-    return found
+            saved = 1.0 - other.best_us / base.best_us
+            base = other if saved > 0.0 and _may_be_taken(choices, gains, saved) else base
+    return found, base
 
 
 def _ways_to_multiply(
-    first: Survey, profile: DeviceProfile, types: frozenset[str]
+    first: Survey, profile: DeviceProfile, *, timed: bool
 ) -> Iterator[tuple[Choice, ...]]:
     """Choices about products that may be worth something on the device.
 
-    ``types``: as for :func:`multiplied`.
+    ``timed``: as for :func:`multiplied`.
     """
     for choices in variants(profile.kind):
         if choices[0].name in _PRODUCTS and _may_pay(choices[0].name, profile):
             yield choices
-    yield from (one.choices for one in multiplied(first, profile, types))
+    yield from (one.choices for one in multiplied(first, profile, timed=timed))
 
 
 def _may_be_taken(choices: Sequence[Choice], gains: Gains, most_saved: float = 1.0) -> bool:

@@ -19,6 +19,7 @@ from fusewise.compiler.inductor.interceptors import Applier, LiveGraph, Program
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.onednn_products import onednn_count
 from fusewise.compiler.inductor.refusals import Refusal, classify
+from fusewise.compiler.inductor.templates import suited_products
 from fusewise.compiler.inductor.thresholds import ORDERING_SETTING, TILING_SETTINGS, Figures
 from fusewise.compiler.inductor.wide_products import half_products
 from fusewise.compiler.reports import RulesReport
@@ -110,6 +111,8 @@ class Survey:
     candidates: tuple[Candidate, ...]
     #: What was stored and what inlined, in the order of the lowered graph.
     decisions: tuple[InliningDecision, ...]
+    #: Nodes of products whose matrices lie as templates want them.
+    suited: frozenset[str] = frozenset()
     #: What came of the user's rules; None where there are none.
     rules: RulesReport | None = None
     #: What the lowering and the fusions went by, as far as it was noted.
@@ -211,7 +214,17 @@ def survey(
             products = frozenset(name for name, count in counted.items() if count)
             grounds = Grounds(live.figures, bool(refused), legality.reordered, products)
         found.append(
-            Survey(choices, problem, default, result, candidates, live.decisions, told, grounds)
+            Survey(
+                choices,
+                problem,
+                default,
+                result,
+                candidates,
+                live.decisions,
+                suited_products(live.nodes),
+                told,
+                grounds,
+            )
         )
 
     with listening(hear):

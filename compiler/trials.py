@@ -207,7 +207,7 @@ class GraphSearch:
         if graph.kind == "forward":
             session.forward_key = self.key.key
         first, profile = surveys[0], self._predictor.profile
-        products = multiplied(first, profile, graph.may_have_templates)
+        products = multiplied(first, profile, timed=graph.times_products)
         self._alternatives = alternatives(first, profile) + products
         low, high = _CONTEST_S
         share = self._seconds * (1 - _LAST_SHARE) / effort.trials

@@ -35,7 +35,7 @@ _ROWS: Final = 64
 
 
 def templated(
-    problem: Problem, plan: Plan, profile: DeviceProfile, types: frozenset[str]
+    problem: Problem, plan: Plan, profile: DeviceProfile, suited: frozenset[str]
 ) -> tuple[tuple[Choice, ...], float] | None:
     """Products to compute by templates, with microseconds to gain; None where there are none.
 
@@ -43,7 +43,7 @@ def templated(
         problem: the graph as it was lowered.
         plan: of it, which says what is computed from a product in the same kernel.
         profile: of the device; on a CPU there are none.
-        types: that products may have.
+        suited: nodes whose matrices lie as templates want them.
     """
     if profile.kind != "cuda":
         return None
@@ -51,12 +51,14 @@ def templated(
     choices: list[Choice] = []
     gain_us = 0.0
     for node in problem.nodes:
-        if node.kind != "extern" or not node.fx_names or node.origins[-1] not in _PRODUCTS:
+        if node.kind != "extern" or node.name not in suited:
+            continue
+        if not node.fx_names or node.origins[-1] not in _PRODUCTS:
             continue
         if sum(read.bytes for read in node.reads) > _READ * _result(problem, node).bytes:
             continue
         product = product_of(problem, node)
-        if product is None or _result(problem, node).dtype not in types:
+        if product is None:
             continue
         us = library_us(product, profile) - template_us(product, profile)
         us += _saved_us(problem, kernels, profile, node)

@@ -45,7 +45,6 @@ from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.tuning import only_generated
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import verdicts
-from fusewise.schedule.problem import HALVES
 from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
 
@@ -269,17 +268,13 @@ class GraphPrograms:
                 raise
 
     @property
-    def may_have_templates(self) -> frozenset[str]:
-        """Types whose matrix products may be given to templates where these are faster.
+    def times_products(self) -> bool:
+        """Whether the caller wants matrix products timed while the graph is lowered.
 
-        None where the caller wants libraries and templates timed while the graph is lowered. Not
-        fp32 where that is rounded, which libraries compute at a rate that nobody probed.
+        Libraries and templates are, by Inductor, which takes the fastest.
         """
         with self.settings(None):
-            if inductor_config.max_autotune or inductor_config.max_autotune_gemm:
-                return frozenset()
-        exact = torch.get_float32_matmul_precision() == "highest"
-        return HALVES | {"torch.float32"} if exact else HALVES
+            return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
     @contextmanager
     def settings(self, schedule: Schedule | None) -> Iterator[None]:

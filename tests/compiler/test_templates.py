@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import fusewise
+from fusewise.compiler.inductor.templates import suited_products
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.problem import HALVES
 from fusewise.schedule.products import ROWS, template_choice, templates
 from fusewise.schedule.schedule import Schedule
 
@@ -87,10 +87,40 @@ def test_on_a_cpu_there_is_none(live: Any) -> None:
 def test_a_user_may_want_products_timed(live: Any) -> None:
     x = live.Make("cpu", torch.float32).tensor(64, 64)
     (graph,) = live.capture(live.UserProgram(lambda x: (x @ x).relu(), (x,)))
-    assert graph.compile.may_have_templates == {"torch.float32", *HALVES}
+    assert not graph.compile.times_products
     for setting in ("max_autotune", "max_autotune_gemm"):
-        told = dataclasses.replace(graph.compile, inductor_options={setting: True})
-        assert told.may_have_templates == frozenset()
+        assert dataclasses.replace(graph.compile, inductor_options={setting: True}).times_products
+
+
+def suited(live: Any, function: Callable[..., Any], *args: Any) -> list[bool]:
+    """Of a graph's products, in order, whether their matrices lie as templates want them."""
+    (graph,) = live.capture(live.UserProgram(function, args))
+    found = graph.survey(lambda seen, *_: suited_products(seen.nodes))
+    products = [node.name for node in found.problem.nodes if node.kind == "extern"]
+    assert products and found.found <= {*products}
+    return [name in found.found for name in products]
+
+
+def test_products_of_rows_are_a_template_s_and_of_columns_only_in_16_bits(live: Any) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        make = live.Make("cpu", dtype)
+        x, w, odd = make.tensor(48, 64), make.tensor(64, 32), make.tensor(48, 63)
+        # As a layer has its weights; and rows that begin anywhere.
+        weights, other = make.tensor(32, 64), make.tensor(63, 32)
+        half = dtype != torch.float32
+        assert suited(live, torch.mm, x, w) == [True]
+        assert suited(live, torch.nn.functional.linear, x, weights, make.tensor(32)) == [half]
+        assert suited(live, torch.mm, odd, other) == [half]
+    doubles = live.Make("cpu", torch.float64)
+    assert suited(live, torch.mm, doubles.tensor(48, 64), doubles.tensor(64, 32)) == [False]
+
+
+def test_products_that_are_rounded_are_left_to_the_library(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = live.Make("cpu", torch.float32)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert suited(live, torch.mm, make.tensor(48, 64), make.tensor(64, 32)) == [False]
 
 
 @gpu

@@ -10,7 +10,7 @@ import torch
 
 from fusewise.costmodel.products import Product, library_us, template_us
 from fusewise.schedule.plan import Step, build_plan
-from fusewise.schedule.problem import HALVES, Access, Buffer, Dependency, Node, Problem
+from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
 from fusewise.schedule.products import templates
 from fusewise.schedule.schedule import Choice
 from fusewise.search.products import templated
@@ -46,7 +46,7 @@ def offered(
     kept: bool = False,
     device: str = "cuda",
     dtype: torch.dtype = torch.float32,
-    types: frozenset[str] = HALVES | {"torch.float32"},
+    unsuited: Sequence[str] = (),
 ) -> tuple[tuple[Choice, ...], float] | None:
     """Of a graph in which every node that is no product reads the products before it."""
     needs, products = [], []
@@ -68,7 +68,8 @@ def offered(
     ]
     problem = Problem("key", "inference", nodes, tuple(buffers), tuple(needs), ())
     plan = build_plan([n.name for n in nodes], [Step("fuse", *pair) for pair in fused])
-    return templated(problem, plan, msgspec.structs.replace(GPU, kind=device), types)
+    suited = frozenset(products) - {*unsuited}
+    return templated(problem, plan, msgspec.structs.replace(GPU, kind=device), suited)
 
 
 def gain_us(*nodes: Node, kept: bool = False) -> float:
@@ -94,8 +95,10 @@ def test_a_product_that_leaves_a_library_without_work_is_a_template_s() -> None:
     assert templates(choices) == {"fx_mm": 64}
 
 
-def test_of_types_that_may_have_none_there_are_none() -> None:
-    assert offered(product(), kernel("relu", SIZE), types=HALVES) is None
+def test_products_whose_matrices_lie_otherwise_are_left_to_the_library() -> None:
+    assert offered(product(), kernel("relu", SIZE), unsuited=["mm"]) is None
+    both = offered(product("a"), product("b"), kernel("add", SIZE), unsuited=["b"])
+    assert both is not None and templates(both[0]) == {"fx_a": 64}
 
 
 def test_all_products_of_a_graph_are_offered_together() -> None:
