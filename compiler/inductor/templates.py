@@ -25,7 +25,7 @@ from torch._inductor.exc import LoweringException
 from torch._inductor.kernel.mm import mm_template
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.scheduler import BaseSchedulerNode as _Node
-from torch._inductor.scheduler import ExternKernelSchedulerNode, Scheduler
+from torch._inductor.scheduler import Scheduler
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.virtualized import V
 
@@ -73,7 +73,8 @@ def suited_products(nodes: Iterable[_Node]) -> frozenset[str]:
 
 def _is_suited(node: _Node) -> bool:
     product = node.node
-    if not isinstance(node, ExternKernelSchedulerNode) or not isinstance(product, ir.ExternKernel):
+    # Of other library calls inputs may be anything, generators of random numbers among it.
+    if not isinstance(product, ir.ExternKernelOut):
         return False
     match product.inputs:
         # A bias comes before them.
