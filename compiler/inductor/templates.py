@@ -87,13 +87,11 @@ def _suits(matrix: ir.IRNode) -> bool:
     dtype = matrix.get_dtype()
     if dtype != torch.float32:
         return dtype in HALF
-    equals, multiple = V.graph.sizevars.statically_known_equals, _ROW_BYTES // dtype.itemsize
+    sizes, values = V.graph.sizevars, _ROW_BYTES // dtype.itemsize
     match matrix.maybe_get_stride():
-        case [*_, row, within]:
-            in_rows = equals(within, 1) and V.graph.sizevars.statically_known_multiple_of(
-                row, multiple
-            )
-            return in_rows and torch.get_float32_matmul_precision() == "highest"
+        case [*_, row, within] if sizes.statically_known_equals(within, 1):
+            exact = torch.get_float32_matmul_precision() == "highest"
+            return exact and sizes.statically_known_multiple_of(row, values)
     return False
 
 
