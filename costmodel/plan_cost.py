@@ -17,7 +17,7 @@ from fusewise.costmodel.feature_table import COLUMN, FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction, Source
 from fusewise.costmodel.plan_margins import UNSURE, KnowsPlans
-from fusewise.costmodel.products import library_us, product_of, template_us
+from fusewise.costmodel.products import Product, library_us, product_of, template_us
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
 from fusewise.schedule.errors import ModelError
 from fusewise.schedule.plan import Plan
@@ -192,7 +192,7 @@ class PlanCost:
             and node.name not in self._alone
             and node.signature not in self._extern_us
             and not self._rate_decides(node)
-            and self._product_us(node) is None
+            and self._product(node) is None
         }
         rows = self.featurizer.batch(list(wanted.values()))
         self._alone |= zip(wanted, rows, strict=True)
@@ -230,9 +230,10 @@ class PlanCost:
         measured = self._extern_us.get(node.signature)
         if measured is not None:
             return measured, 1.0, "measured"
-        product_us = self._product_us(node)
-        if product_us is not None:
-            return product_us, _PROBED_FACTOR, "roofline"
+        product = self._product(node)
+        if product is not None:
+            takes_us = template_us if node.kind == "template" else library_us
+            return takes_us(product, self.profile), _PROBED_FACTOR, "roofline"
         gfs = self._probed_gfs(node)
         if not gfs or not node.flops:
             return self._roofline_us(self._alone[node.name]), INTERVAL_FACTOR, "roofline"
@@ -250,13 +251,9 @@ class PlanCost:
         # What mostly waits for a rate that was probed is known better than the rest.
         return us, _PROBED_FACTOR if arithmetic > us / 2 else INTERVAL_FACTOR, "roofline"
 
-    def _product_us(self, node: Node) -> float | None:
-        """Microseconds of a product of matrices on a GPU; None for what is none."""
-        product = product_of(self.problem, node) if self.profile.kind == "cuda" else None
-        if product is None:
-            return None
-        takes_us = template_us if node.kind == "template" else library_us
-        return takes_us(product, self.profile)
+    def _product(self, node: Node) -> Product | None:
+        """The product of matrices that a node is on a GPU; None for what is none."""
+        return product_of(self.problem, node) if self.profile.kind == "cuda" else None
 
     def _roofline_us(self, row: FloatArray) -> float:
         return float(roofline_us(row[np.newaxis], self.profile)[0])

@@ -16,6 +16,7 @@ from typing import Final
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.schedule.problem import HALVES, Node, Problem
+from fusewise.schedule.products import MOST_COLUMN_BYTES
 
 #: Operators that are nothing but a product, with something added at most.
 _PRODUCTS: Final = frozenset(
@@ -43,10 +44,9 @@ class _Rates:
     parts: float
     #: Part of the probed rate that a library reaches, by rows and columns of a block.
     library: Mapping[tuple[int, int], float]
-    #: The same for a template's blocks of few and of many rows, and their columns at the most. By
-    #: the products with something after them in ``docs/kernel-choices.md``.
+    #: The same for a template's blocks of few and of many rows. By the products with something
+    #: after them in ``docs/kernel-choices.md``.
     template: Mapping[int, float]
-    columns: int
 
 
 _FULL: Final = _Rates(
@@ -55,7 +55,6 @@ _FULL: Final = _Rates(
     parts=2.0,
     library={(128, 128): 0.95, (64, 64): 0.85, (64, 32): 0.65, (32, 64): 0.65, (32, 32): 0.65},
     template={_ROWS: 0.85, _MANY_ROWS: 0.85},
-    columns=64,
 )
 _HALF: Final = _Rates(
     start_us=1.5,
@@ -64,7 +63,6 @@ _HALF: Final = _Rates(
     library={(256, 128): 0.8, (128, 256): 0.8, (128, 128): 1.0, (128, 64): 0.95, (64, 128): 0.95}
     | {(64, 64): 0.95, (64, 32): 0.95, (32, 64): 0.95},
     template={_ROWS: 0.65, _MANY_ROWS: 0.8},
-    columns=128,
 )
 #: In how many pieces a library cuts sums, and bytes of a partial result.
 _CUTS: Final = (1, 2, 4, 8, 16, 32)
@@ -88,10 +86,15 @@ class Product:
         return self.batch * self.rows * self.columns
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of one value."""
+        return 2 if self.half else 4
+
+    @property
     def bytes(self) -> int:
         """What is read and written once."""
         read = self.batch * self.inner * (self.rows + self.columns)
-        return (2 if self.half else 4) * (read + self.numel)
+        return self.itemsize * (read + self.numel)
 
 
 def product_of(problem: Problem, node: Node) -> Product | None:
@@ -122,7 +125,7 @@ def product_of(problem: Problem, node: Node) -> Product | None:
 def library_us(product: Product, profile: DeviceProfile) -> float:
     """Microseconds that a library takes on a GPU, by its best blocks."""
     rates = _rates(product)
-    moving_us = product.bytes / (profile.copy_gbs * 1e3)
+    moving_us = _moving_us(product.bytes, profile)
     best_us = min(
         max(_waves_us(product, profile, block, part, cut), moving_us)
         + _partial_us(product, profile, cut)
@@ -135,9 +138,10 @@ def template_us(product: Product, profile: DeviceProfile) -> float:
     """Microseconds that a template takes on a GPU in blocks of :func:`template_rows`."""
     rates = _rates(product)
     rows = template_rows(product, profile)
-    block = (rows, min(rates.columns, 1 << (product.columns - 1).bit_length()))
+    columns = 1 << (product.columns - 1).bit_length()
+    block = (rows, min(columns, MOST_COLUMN_BYTES // product.itemsize))
     computing_us = _waves_us(product, profile, block, rates.template[rows], 1)
-    return profile.launch_us + max(computing_us, product.bytes / (profile.copy_gbs * 1e3))
+    return profile.launch_us + max(computing_us, _moving_us(product.bytes, profile))
 
 
 def template_rows(product: Product, profile: DeviceProfile) -> int:
@@ -173,4 +177,9 @@ def _partial_us(product: Product, profile: DeviceProfile, cut: int) -> float:
     if cut == 1:
         return 0.0
     moved = _rates(product).parts * _PARTIAL_BYTES * (cut + 1) * product.numel
+    return _moving_us(moved, profile)
+
+
+def _moving_us(moved: float, profile: DeviceProfile) -> float:
+    # GB/s are 10^3 bytes a microsecond.
     return moved / (profile.copy_gbs * 1e3)

@@ -142,10 +142,10 @@ def trades_from(kernel: Any, config: Any) -> Iterator[BlockSizes]:
     """
     sides = [name for name in kernel.coordesc_tuner.tunable_fields if name.endswith("BLOCK")]
     for longer, shorter in itertools.permutations(sides, 2):
-        for long in _neighbours(kernel, config, longer):
-            for short in _neighbours(kernel, config, shorter):
-                if long > config.kwargs[longer] and short < config.kwargs[shorter]:
-                    yield from _sound(kernel, config, {longer: long, shorter: short})
+        values = (_neighbours(kernel, config, name) for name in (longer, shorter))
+        for long, short in itertools.product(*values):
+            if long > config.kwargs[longer] and short < config.kwargs[shorter]:
+                yield from _sound(kernel, config, {longer: long, shorter: short})
 
 
 def _neighbours(kernel: Any, config: Any, name: str) -> list[int]:

@@ -34,6 +34,7 @@ from fusewise.compiler.inductor.plans import node_name
 from fusewise.compiler.inductor.products import HALF
 from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.products import MOST_COLUMN_BYTES
 
 #: What Inductor has for a product, by the name of the template or the library.
 _Offers = Mapping[str, Iterable[KernelTemplateChoice]]
@@ -42,9 +43,6 @@ aten = torch.ops.aten
 _PRODUCTS = frozenset({aten.mm.default, aten.addmm.default})
 #: The least that Triton multiplies at once.
 _LEAST = 16
-#: Bytes of a row of a block's result at the most. On an H200 products of fp32 over 128 and 256
-#: values took a tenth less in blocks of 64 columns than of 128; of bf16 it was the other way round.
-_MOST_COLUMN_BYTES = 256
 #: Bytes of a row of the first matrix that a block takes in one turn: a line of the cache.
 _TURN_BYTES = 128
 #: Elements of a block's result for each of its warps, and the least and the most warps.
@@ -223,7 +221,7 @@ class _Tiled(InductorChoices):
         _, columns, inner = inputs.mnk_hinted()
         itemsize = inputs.dtype().itemsize
         turn = min(_power_of_two(inner), _TURN_BYTES // itemsize)
-        block_columns = min(_power_of_two(columns), _MOST_COLUMN_BYTES // itemsize)
+        block_columns = min(_power_of_two(columns), MOST_COLUMN_BYTES // itemsize)
         warps = self._rows * block_columns // _WARP_ELEMENTS
         tiling = {
             "BLOCK_M": self._rows,

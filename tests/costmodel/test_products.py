@@ -21,20 +21,9 @@ from fusewise.costmodel.products import (
 )
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
-H200 = DeviceProfile(
-    key="cuda-test",
-    kind="cuda",
-    name="as an H200",
-    threads=270_336,
-    copy_gbs=4250.0,
-    gather_gbs=142.0,
-    flops_gfs=51_700.0,
-    transcendental_gops=924.0,
-    launch_us=1.1,
-    cache_bytes=60 << 20,
-    cores=132,
-    half_gfs=840_900.0,
-)
+DATA = fusewise.datasets.load("h200")
+(DEVICE,) = DATA.devices()
+H200 = msgspec.convert(DEVICE.profile, DeviceProfile)
 SIDES = st.integers(2, 5000)
 
 
@@ -158,16 +147,13 @@ def test_times_are_near_to_what_was_measured_on_an_h200(
 
 
 def test_products_of_the_dataset_take_what_is_said() -> None:
-    data = fusewise.datasets.load("h200")
-    (device,) = data.devices()
-    profile = msgspec.convert(device.profile, DeviceProfile)
-    measured = data.extern_times(device.key)
+    measured = DATA.extern_times(DEVICE.key)
     errors: dict[bool, list[float]] = {True: [], False: []}
-    for problem in map(data.problem, data.problems):
+    for problem in map(DATA.problem, DATA.problems):
         for node in problem.nodes:
             product = product_of(problem, node)
             if product is not None and product.batch == 1 and node.signature in measured:
-                error = math.log(measured.pop(node.signature) / library_us(product, profile))
+                error = math.log(measured.pop(node.signature) / library_us(product, H200))
                 errors[product.half].append(error)
     for found in errors.values():
         assert len(found) > 400
