@@ -12,6 +12,7 @@ import heapq
 import itertools
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ _LEAST_HELD, _MOST_HELD = 1, 64
 _THREADS_OF_WARP = 32
 #: How Inductor says in the source of a kernel whether to try several block sizes.
 _FEW, _SEVERAL = "'max_autotune_pointwise': False", "'max_autotune_pointwise': True"
+#: How it says that a kernel is tuned step by step.
+_STEPS = re.compile(r", 'coordinate_descent_(?:tuning|search_radius|check_all_directions)': [^,}]+")
 #: Steps that a start other than Inductor's own for the kernel counts for.
 _OTHERS = 2
 #: Settings under which a kernel is to compute the same in every run, to the last bit.
@@ -71,6 +74,14 @@ def load_kernel(path: str, name: str) -> Any:
 def with_several(source: str) -> str:
     """The source of a kernel with more block sizes to start from, where Inductor knows more."""
     return source.replace(_FEW, _SEVERAL)
+
+
+def without_steps(source: str) -> str:
+    """The source of a kernel as it is where nothing tunes it step by step.
+
+    Whether it is tuned matters when it runs: what the compiler makes of both is the same.
+    """
+    return _STEPS.sub("", source)
 
 
 def can_be_tried(kernel: Any) -> bool:

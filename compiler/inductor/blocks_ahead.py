@@ -17,13 +17,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import PyCodeCache
 
-from fusewise.compiler.inductor.block_sizes import cache_places, compile_sizes
+from fusewise.compiler.inductor.block_sizes import cache_places, compile_sizes, without_steps
 from fusewise.compiler.inductor.found_blocks import Told
 from fusewise.compiler.inductor.rounds import Begin, Coming, Rounds
 from fusewise.compiler.inductor.triton_ahead import await_pool, triton_kernels
@@ -69,6 +69,18 @@ class _Asked:
         return tuple(sizes for sizes, future in self.futures.items() if _succeeded(future))
 
 
+class _Tuned(NamedTuple):
+    """A kernel that is tuned step by step."""
+
+    name: str
+    #: The file of its source, and that of the same as it is where nothing is tuned.
+    path: str
+    plain: str
+    code: str
+
+
+#: By the file of a kernel's source as it is where nothing is tuned: block sizes are asked for once,
+#: whether or not its program says by then that it is tuned.
 _asked: OrderedDict[str, _Asked] = OrderedDict()
 
 
@@ -105,7 +117,7 @@ def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
         settings: Inductor's, that it was generated under.
     """
     if _STEPS in source:
-        compile_blocks({name: code for name, _, code in _tuned(source)}, settings)
+        compile_blocks({kernel.name: kernel.code for kernel in _tuned(source)}, settings)
 
 
 def compile_blocks(kernels: Mapping[str, str], settings: Mapping[str, Any]) -> None:
@@ -121,10 +133,10 @@ def compile_blocks(kernels: Mapping[str, str], settings: Mapping[str, Any]) -> N
     with inductor_config.patch(dict(settings)):
         if not AsyncCompile.use_process_pool():
             return
-        paths = {PyCodeCache.write(code)[1]: name for name, code in kernels.items()}
+        paths = {_plain_path(code): name for name, code in kernels.items()}
         new = {path: name for path, name in paths.items() if path not in _asked}
         most = _sizes(len(new))
-        lists = {path: worth_trying(path, name, kernels[name], most) for path, name in new.items()}
+        lists = {path: _worth_trying(name, kernels[name], most) for path, name in new.items()}
         _submit(new, lists, cache_places())
 
 
@@ -139,19 +151,28 @@ def compile_told(told: Iterable[Told]) -> None:
     wait(futures, _COMPILING_S)
 
 
+def _plain_path(code: str) -> str:
+    path: str = PyCodeCache.write(without_steps(code))[1]
+    return path
+
+
+def _worth_trying(name: str, code: str, most: int) -> list[BlockSizes]:
+    # What a kernel was tuned to before stands beside its own source.
+    return worth_trying(PyCodeCache.write(code)[1], name, code, most)
+
+
 def _tunes_itself(code: str) -> bool:
     return _STEPS in code or _SEVERAL in code
 
 
-def _tuned(source: str) -> list[tuple[str, str, str]]:
-    """Name, path and source of each kernel that is tuned step by step."""
+def _tuned(source: str) -> list[_Tuned]:
+    """The kernels of a program that are tuned step by step."""
     if _STEPS not in source:
         return []
     found = []
     for name, code, device in triton_kernels(source):
         if _STEPS in code and device == "cuda":
-            _, path = PyCodeCache.write(code)
-            found.append((name, path, code))
+            found.append(_Tuned(name, PyCodeCache.write(code)[1], _plain_path(code), code))
     return found
 
 
@@ -187,8 +208,8 @@ def await_blocks(source: str, timeout_s: float) -> Compiled:
         What is compiled, Inductor's own block sizes first.
     """
     moment = time.time() + timeout_s
-    paths = [path for _, path, _ in _tuned(source) if path in _asked]
-    compiled = {path: _asked[path].compiled(moment) for path in paths}
+    asked = {one.path: _asked[one.plain] for one in _tuned(source) if one.plain in _asked}
+    compiled = {path: its.compiled(moment) for path, its in asked.items()}
     return {path: sizes for path, sizes in compiled.items() if sizes}
 
 
@@ -205,18 +226,18 @@ def rounds_to_come(source: str) -> Mapping[str, Rounds]:
         return {}
     tuned = _tuned(source)
     environment = cache_places()
-    rounds = {path: Rounds(tuple) for _, path, _ in tuned}
-    new: dict[str, tuple[str, str]] = {}
-    for name, path, code in tuned:
-        asked = _asked.get(path)
+    rounds = {kernel.path: Rounds(tuple) for kernel in tuned}
+    new: list[_Tuned] = []
+    for kernel in tuned:
+        asked = _asked.get(kernel.plain)
         if asked is None:
-            new[path] = name, code
+            new.append(kernel)
         elif asked.futures:
-            rounds[path] = Rounds(asked.compiled, _beginning(path, name, environment))
+            rounds[kernel.path] = Rounds(asked.compiled, _beginning(kernel, environment))
     most = _sizes(len(new))
-    found = {path: worth_trying(path, name, code, most) for path, (name, code) in new.items()}
-    lists = {path: sizes for path, sizes in found.items() if sizes}
-    names = {path: new[path][0] for path in lists}
+    found = [(kernel, _worth_trying(kernel.name, kernel.code, most)) for kernel in new]
+    lists = {kernel.plain: sizes for kernel, sizes in found if sizes}
+    names = {kernel.plain: kernel.name for kernel in new if kernel.plain in lists}
 
     def ask(path: str) -> tuple[BlockSizes, ...]:
         if path not in _asked:
@@ -225,13 +246,16 @@ def rounds_to_come(source: str) -> Mapping[str, Rounds]:
             _submit(names, lists if there else dict.fromkeys(lists, ()), environment)
         return _asked[path].compiled()
 
-    for path, name in names.items():
-        rounds[path] = Rounds(functools.partial(ask, path), _beginning(path, name, environment))
+    for kernel in new:
+        if kernel.plain in lists:
+            first = functools.partial(ask, kernel.plain)
+            rounds[kernel.path] = Rounds(first, _beginning(kernel, environment))
     return rounds
 
 
-def _beginning(path: str, name: str, environment: Mapping[str, str]) -> Begin:
+def _beginning(kernel: _Tuned, environment: Mapping[str, str]) -> Begin:
     """What has the pool compile more block sizes of a kernel."""
+    name, path = kernel.name, kernel.plain
 
     def begin(sizes: Sequence[BlockSizes]) -> Coming:
         if not AsyncCompile.use_process_pool():

@@ -16,6 +16,7 @@ from typing import Any
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 
+from fusewise.compiler.inductor.block_sizes import without_steps
 from fusewise.compiler.inductor.shorter_ahead import ask_for_shorter
 
 #: Name that kernels are compiled under in a generated program.
@@ -116,9 +117,13 @@ def pooled_kernels(source: str, settings: Mapping[str, Any], but: Collection[str
 
 
 def _futures(name: str, code: str, device: str) -> Iterator[Future[Any] | None]:
-    """What the pool compiles of a kernel: what is loaded first, then what that may lead to."""
-    yield _future(name, code, device)
-    yield ask_for_shorter(name, code) if device == "cuda" else None
+    """What the pool compiles of a kernel: what is loaded first, then what that may lead to.
+
+    A kernel that is tuned has mostly been asked for before, as Inductor's own program has it.
+    """
+    plain = without_steps(code)
+    yield _future(name, plain, device)
+    yield ask_for_shorter(name, plain) if device == "cuda" else None
 
 
 def _future(name: str, code: str, device: str) -> Future[Any] | None:

@@ -24,6 +24,7 @@ from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
+from fusewise.compiler.inductor.block_sizes import without_steps
 from fusewise.compiler.inductor.configurations import take_what_was_measured
 from fusewise.compiler.inductor.kernel_nodes import kernel_nodes
 from fusewise.compiler.inductor.replacing import holding, once
@@ -167,9 +168,14 @@ def _dispatch_loading() -> None:
             return original(self, kernel_name, source_code, *args, **kwargs)
         take_what_was_measured(source_code)
         # A user who has everything tuned has it done as Inductor does.
-        tuned_here = _as_measured.get() and _wanted.get() is not None
-        if not tuned_here or not any(setting in source_code for setting in _TUNED):
+        if _wanted.get() is None or not any(setting in source_code for setting in _TUNED):
             return original(self, kernel_name, source_code, *args, **kwargs)
+        if not _as_measured.get():
+            # Its code was written, and what is compiled before it is loaded is on its way in most
+            # cases: for Inductor's own program, which does not say that it is tuned.
+            plain = without_steps(source_code)
+            under_way = CompiledTritonKernels.get(plain)
+            return under_way or original(self, kernel_name, plain, *args, **kwargs)
         # The pool may have met it when its code was written, before anything was found: what it
         # has kept knows nothing of that. Loaded here, the kernel looks it up.
         CompiledTritonKernels.remove_future(source_code)

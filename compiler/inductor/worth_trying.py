@@ -22,6 +22,7 @@ from fusewise.compiler.inductor.block_sizes import (
     nearest,
     sizes_of,
     with_several,
+    without_steps,
 )
 from fusewise.compiler.inductor.replacing import holding
 from fusewise.costmodel.block_model import BlockModel, Ranking
@@ -116,10 +117,11 @@ def _ranking(kernel: Any, code: str, name: str) -> Ranking | None:
     model = _model.get()
     if model is None:
         return None
-    key = (model.id, code)
+    plain = without_steps(code)
+    key = (model.id, plain)
     if key not in _rankings:
-        near = nearby(kernel, name, code, _ASKED_ABOUT)
-        _rankings[key] = model.ranked(code, near, len(kernel.configs))
+        near = nearby(kernel, name, plain, _ASKED_ABOUT)
+        _rankings[key] = model.ranked(plain, near, len(kernel.configs))
         while len(_rankings) > _REMEMBERED:
             _rankings.popitem(last=False)
     return _rankings[key]

@@ -17,10 +17,10 @@ from torch._inductor.utils import fresh_cache
 
 import fusewise
 from fusewise.compiler.inductor import blocks_ahead, configurations, rounds
-from fusewise.compiler.inductor.block_sizes import sizes_of
+from fusewise.compiler.inductor.block_sizes import sizes_of, without_steps
 from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.inductor.program import forget_kernels, load_module
-from fusewise.compiler.inductor.triton_ahead import await_kernels
+from fusewise.compiler.inductor.triton_ahead import await_kernels, triton_kernels
 from fusewise.compiler.measuring import cuda_timing
 from fusewise.schedule.kernel_choices import blocks_choice, combo_choice
 from fusewise.schedule.schedule import Schedule
@@ -109,8 +109,11 @@ def test_where_nothing_was_measured_they_are_timed_warm_as_well(
 
 
 def test_a_program_that_is_replayed_as_a_graph_is_timed_before(
-    live: Any, store: Path, untuned: None, times: list[str]
+    live: Any, store: Path, untuned: None, times: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Tests beside this one take the cores that compile.
+    monkeypatch.setattr(blocks_ahead, "_STARTING_S", 60.0)
+    monkeypatch.setattr(blocks_ahead, "_COMPILING_S", 60.0)
     x = torch.randn(4096, 88, device="cuda")
     options: dict[str, Any] = {"fusewise.store": store, "fusewise.mode": "predict"}
     compiled = torch.compile(
@@ -234,6 +237,27 @@ def test_no_kernel_is_loaded_where_its_code_is_written(
         assert loaded == []
         output = graph.compile.compile(chosen, Applier(chosen.plan))
     live.difference(graph._called(lambda inputs: output(list(inputs))), graph.eager())
+
+
+def cubins() -> list[Path]:
+    return sorted(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))
+
+
+def test_nothing_is_compiled_anew_for_being_tuned(live: Any, untuned: None) -> None:
+    graph, chosen = stepped(live, 3, 1016)
+    plain = graph.generate(Schedule(plan=chosen.plan))
+    AsyncCompile.wait_pool_ready()
+    with fresh_cache():
+        forget_kernels()
+        assert await_kernels(plain.source, plain.settings, 60.0)
+        compiled = cubins()
+        forget_kernels()
+        tuned = graph.generate(chosen)
+        assert await_kernels(tuned.source, tuned.settings, 60.0)
+        assert compiled and cubins() == compiled
+    ((_, code, _),) = triton_kernels(plain.source)
+    ((_, stepwise, _),) = triton_kernels(tuned.source)
+    assert without_steps(stepwise) == code != stepwise
 
 
 def compiled_for_tuning(graph: Any, chosen: Schedule) -> tuple[Any, str]:
