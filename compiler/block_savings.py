@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from fusewise.compiler.inductor.blocks_ahead import compile_blocks
+from fusewise.compiler.inductor.choices import schedule_of
 from fusewise.compiler.inductor.driver import GraphCompile
-from fusewise.compiler.inductor.interceptors import Applier, Program
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.kernel_nodes import noting_kernels
 from fusewise.compiler.inductor.triton_ahead import triton_kernels
 from fusewise.compiler.inductor.worth_trying import expected_saving
-from fusewise.compiler.survey import Predictor, Survey, survey
+from fusewise.compiler.survey import Survey
 from fusewise.schedule.problem import group_signature
-from fusewise.schedule.schedule import Choice
 
 #: Kernels of a program that are read, the largest: each takes hundredths of a second.
 _MOST_READ: Final = 32
@@ -43,27 +42,19 @@ def kernel_savings(program: Program) -> dict[str, float]:
     return known
 
 
-def read_survey(
-    graph: GraphCompile,
-    predictor: Predictor,
-    *,
-    key: str,
-    kind: str,
-    choices: tuple[Choice, ...],
-    plans: bool,
-) -> Survey:
-    """Survey a graph under ``choices``, and read the kernels that Inductor writes under them.
+def read_survey(graph: GraphCompile, surveyed: Survey) -> tuple[Program, dict[str, float]]:
+    """What Inductor writes under the choices of a survey, and what there is to save by block sizes.
 
-    For the arguments see :func:`survey`.
+    Returns:
+        The program, and part of their time that is expected to be saved of kernels, by signature.
+
+    Raises:
+        PlanError: the choices are illegal for this graph.
+        RuntimeError: Inductor fails under them.
     """
-    applier = Applier(None)
     with noting_kernels() as nodes:
-        found = survey(
-            graph, predictor, key=key, kind=kind, choices=choices, plans=plans, then=applier
-        )
-    assert applier.program is not None, "code was generated"
-    savings = by_signature(_expected(_kernels_to_read(applier.program)), nodes, found)
-    return replace(found, savings=savings, program=replace(applier.program, constants={}))
+        program = graph.generate(schedule_of(surveyed.choices, None))
+    return program, by_signature(_expected(_kernels_to_read(program)), nodes, surveyed)
 
 
 def _kernels_to_read(program: Program) -> dict[str, str]:

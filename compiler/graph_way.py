@@ -5,7 +5,6 @@ Raises where it fails; whoever sent the graph on it steps back to Inductor's own
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from fusewise.compiler.block_savings import by_signature, read_survey
+from fusewise.compiler.building import compile_in_pool
 from fusewise.compiler.choosing import compile_default
 from fusewise.compiler.chosen_before import chosen_before
 from fusewise.compiler.contest import announce, graph_job
@@ -32,7 +32,7 @@ from fusewise.compiler.measuring.cuda_clock import waking
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import remember
 from fusewise.compiler.notices import warn_once
-from fusewise.compiler.own_program import OwnProgram, begin_own, compile_written
+from fusewise.compiler.own_program import OwnProgram, begin_own
 from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.ruled import lower_by_rules
@@ -254,9 +254,7 @@ class GraphWay:
         tunes = ranked and compiles_blocks() and (job is None or not purse.given)
         predictor = replace(predictor, savings=savings, tunes=tunes)
         if job is None:
-            read = functools.partial(self._read, key, predictor) if early else None
-            choose_predicted(report, surveys, predictor, read=read)
-            compile_written(report, surveys, purse.kind)
+            choose_predicted(report, surveys, predictor, read=self._read if early else None)
             return _Decided(surveys, {})
         program = own.program
         if program is None:
@@ -271,18 +269,20 @@ class GraphWay:
         report.cost = purse.end()
         return _Decided(surveys, conditions, contest.ahead)
 
-    def _read(self, key: GraphKey, predictor: Predictor, other: Survey) -> Mapping[str, float]:
-        """What other block sizes are expected to save of kernels under the choices of a survey."""
+    def _read(self, other: Survey) -> Mapping[str, float]:
+        """What other block sizes are expected to save of kernels under the choices of a survey.
+
+        These kernels, which are likely to be the program's, are on their way in the pool by then.
+        """
         with self._report.phase("block sizes"):
-            found = read_survey(
-                self._graph,
-                predictor,
-                key=key.key,
-                kind=self._report.kind,
-                choices=other.choices,
-                plans=False,
-            )
-        return found.savings or {}
+            try:
+                program, savings = read_survey(self._graph, other)
+            except (PlanError, RuntimeError):
+                # If it is chosen all the same, compiling it tells why.
+                log.debug("no code under %s", other.choices, exc_info=True)
+                return {}
+            compile_in_pool(program, self._purse.kind)
+        return savings
 
     def _announce(self, key: GraphKey) -> GraphJob | None:
         """What the measuring process is to be told; None, with the reason, where it cannot be.

@@ -21,7 +21,6 @@ from fusewise.compiler.alternatives import (
     together,
     try_alternatives,
 )
-from fusewise.compiler.block_savings import read_survey
 from fusewise.compiler.inductor.aside import Copies
 from fusewise.compiler.inductor.choices import ONEDNN, WIDE, schedule_of, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile
@@ -88,23 +87,17 @@ def looks_begun(
 
     Which of these looks are wanted is known once the graph was looked at as Inductor lowers it: for
     :func:`survey_all` inside of this, with the same arguments. Gives None where they cannot be
-    taken so. Of what may be taken unmeasured the kernels are read, too, where nothing is measured.
+    taken so.
     """
     plans = not only or gains.may(["plan"])
     about: dict[str, Any] = {"key": key, "kind": kind, "plans": plans}
     every = _but_products(predictor.profile.kind)
-    if only:
-        asked = [choices for choices in every if _may_be_taken(choices, gains)]
-        look = functools.partial(read_survey, graph, predictor, **about)
-    else:
-        promising, _ = few(every, (), most)
-        asked = [c for c in every if c in promising or _may_be_taken(c, gains)]
-        limit = _limit(budget_s, _OTHER_PART)
-        look = functools.partial(survey, graph, predictor, budget=limit, **about)
-    first = functools.partial(
-        survey, graph, predictor, budget=_limit(budget_s, _FIRST_PART), **about
-    )
-    jobs = [first, *(functools.partial(look, choices=choices) for choices in asked)]
+    promising = () if only else few(every, (), most)[0]
+    asked = [c for c in every if c in promising or _may_be_taken(c, gains)]
+    look = functools.partial(survey, graph, predictor, **about)
+    first = functools.partial(look, budget=_limit(budget_s, _FIRST_PART))
+    limit = _limit(budget_s, _OTHER_PART)
+    jobs = [first, *(functools.partial(look, choices=c, budget=limit) for c in asked)]
     with graph.begun_aside(jobs) as copies:
         yield None if copies is None else Begun(((), *asked), copies)
 

@@ -1,4 +1,4 @@
-"""Programs whose kernels are compiled before anything is chosen: Inductor's own, and likely others.
+"""Inductor's own program, whose kernels are compiled before anything is chosen.
 
 Waits for no compiler. Predicts and chooses nothing.
 """
@@ -6,7 +6,7 @@ Waits for no compiler. Predicts and chooses nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +18,6 @@ from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.kernel_nodes import noting_kernels
 from fusewise.compiler.reports import GraphReport
 from fusewise.compiler.spending import GraphSpending
-from fusewise.compiler.survey import Survey
 
 #: A compiler of kernels is waited for no longer than this.
 _MOST_BUILDING_S: Final = 600.0
@@ -68,20 +67,3 @@ def begin_own(
         with report.phase("block sizes"):
             savings = kernel_savings(program)
     return OwnProgram(program, building, savings, nodes)
-
-
-def compile_written(report: GraphReport, surveys: Sequence[Survey], kind: str) -> None:
-    """Have kernels of what was chosen compiled while its code is generated once more.
-
-    Args:
-        report: says what was chosen.
-        surveys: of which some know what Inductor writes for them.
-        kind: of the device.
-    """
-    assert report.chosen is not None
-    schedule = report.chosen.schedule
-    for found in surveys:
-        if found.program is None or schedule.plan != found.default_plan:
-            continue
-        if any(schedule.lowering == other.schedule.lowering for other in found.candidates):
-            compile_in_pool(found.program, kind)

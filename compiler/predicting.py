@@ -62,8 +62,8 @@ def choose_predicted(
         surveys: of the graph, that under Inductor's own choices first.
         predictor: that they rest on.
         launches: whether small kernels may share launches.
-        read: what other block sizes are expected to save of the kernels of a survey that were not
-            read; None where they are not to be.
+        read: what other block sizes are expected to save of the kernels of a survey under other
+            choices; None where they are not to be read.
 
     Returns:
         Part of the graph's predicted time that what was taken is to save, but for what is sure.
@@ -82,10 +82,8 @@ def choose_predicted(
     base = own = found[0]
     tuning, known = _tuning(own, predictor), predictor
     if best is not None:
-        savings = best.survey.savings
-        if savings is None and read is not None and best.survey is not surveys[0]:
-            savings = read(best.survey)
-        knowing = replace(predictor, savings={**(savings or {}), **predictor.savings})
+        savings = {} if read is None or best.survey is surveys[0] else read(best.survey)
+        knowing = replace(predictor, savings={**savings, **predictor.savings})
         other = _tuning(best, knowing)
         # Its kernels may be the faster ones and leave less to be tuned, or more.
         if _saved_us(best, other) > _saved_us(own, tuning):

@@ -15,7 +15,7 @@ from fusewise.compiler.inductor.choices import ONEDNN, WIDE, config_patches, sta
 from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import listening
-from fusewise.compiler.inductor.interceptors import Applier, LiveGraph, Program
+from fusewise.compiler.inductor.interceptors import LiveGraph
 from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.onednn_products import onednn_count
 from fusewise.compiler.inductor.refusals import Refusal, classify
@@ -117,11 +117,6 @@ class Survey:
     rules: RulesReport | None = None
     #: What the lowering and the fusions went by, as far as it was noted.
     grounds: Grounds | None = None
-    #: Part of their time that other block sizes are expected to save of kernels of the default
-    #: plan, by signature; None where they were not read.
-    savings: Mapping[str, float] | None = None
-    #: What Inductor writes for the default plan, without its constants; None where it was not read.
-    program: Program | None = None
 
     @property
     def best_us(self) -> float:
@@ -155,7 +150,6 @@ def survey(
     budget: Budget | None = None,
     lowered: Lowered | None = None,
     plans: bool = True,
-    then: Applier | None = None,
 ) -> Survey:
     """Lower ``graph`` under ``choices``, extract the problem, and search its plans.
 
@@ -169,7 +163,6 @@ def survey(
         lowered: the user's rules with what they want of the lowering. The default then is
             Inductor's plan as they want it.
         plans: whether to search for other plans at all.
-        then: what code is to be generated for, of the same lowering.
 
     Raises:
         PlanError: what rules want of the lowering cannot be under these choices.
@@ -228,7 +221,7 @@ def survey(
         )
 
     with listening(hear):
-        graph.survey((*forced, *choices), visit, then=then)
+        graph.survey((*forced, *choices), visit)
     return found[0]
 
 

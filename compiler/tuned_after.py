@@ -66,8 +66,7 @@ def _offer(chosen: Candidate, surveys: Sequence[Survey], predictor: Predictor) -
         if survey.rules is None and any(
             schedule.same_but_kernels(c.schedule) for c in survey.candidates
         ):
-            savings = {**(survey.savings or {}), **predictor.savings}
-            finishes = replace(predictor, savings=savings).finishes(schedule.plan, survey.problem)
+            finishes = predictor.finishes(schedule.plan, survey.problem)
             sets = combos(schedule.codegen)
             return finishes.tuned_by_prediction(LEAST_SHARE, heavy=True, sets=sets)
     return None

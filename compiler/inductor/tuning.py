@@ -24,6 +24,7 @@ from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
+from fusewise.compiler.inductor.assembler import use_pools_assembler
 from fusewise.compiler.inductor.block_sizes import without_steps
 from fusewise.compiler.inductor.configurations import take_what_was_measured
 from fusewise.compiler.inductor.kernel_nodes import kernel_nodes
@@ -166,6 +167,8 @@ def _dispatch_loading() -> None:
     def triton(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
         if not _warm.get():
             return original(self, kernel_name, source_code, *args, **kwargs)
+        # What is loaded here, or compiled once more with shorter pieces, the pool has compiled.
+        use_pools_assembler()
         take_what_was_measured(source_code)
         # A user who has everything tuned has it done as Inductor does.
         if _wanted.get() is None or not any(setting in source_code for setting in _TUNED):
