@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -215,6 +216,13 @@ def _show_phases(results: Sequence[dict[str, Any]]) -> None:
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Workloads at a time; their processes start side by side and are timed one by one.",
+)
+@click.option(
     "--settled/--fresh",
     default=True,
     show_default=True,
@@ -233,6 +241,7 @@ def main(
     pattern: str,
     names: str,
     repeats: int,
+    jobs: int,
     settled: bool,
     path: Path | None,
     home: Path | None,
@@ -249,16 +258,24 @@ def main(
         copy_home(home, store)
         # Probed once a machine; part of nobody's compile time.
         device_profile(on, store)
-        order = {"device": device, "settled": settled}
-        try:
-            for at in range(repeats):
-                for result, case in zip(results, cases, strict=True):
-                    result["rounds"].append(first_steps(case, order, store, turns))
-                    click.echo(f"[{at + 1}/{repeats}] {case.name}", err=True)
+        order = {"device": device, "settled": settled, "lock": str(Path(scratch) / "turn")}
+        run = {"repeats": repeats, "settled": settled, "jobs": jobs}
+        with ThreadPoolExecutor(jobs) as pool:
+            begun = {
+                pool.submit(first_steps, case, order, store, turns): (result, case)
+                for _ in range(repeats)
+                for result, case in zip(results, cases, strict=True)
+            }
+            try:
+                for done, future in enumerate(as_completed(begun), start=1):
+                    result, case = begun[future]
+                    result["rounds"].append(future.result())
+                    click.echo(f"[{done}/{len(begun)}] {case.name}", err=True)
                     if path is not None:
-                        _write(path, on, results, {"repeats": repeats, "settled": settled})
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+                        _write(path, on, results, run)
+            except KeyboardInterrupt:
+                click.echo("interrupted", err=True)
+                pool.shutdown(cancel_futures=True)
     _show(results, "seconds", "first step")
     _show(results, "first_steps_s", "first six steps")
     _show(results, "processor_s", "first step, processor time of all processes")

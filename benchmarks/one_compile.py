@@ -6,9 +6,12 @@ JSON line.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ class Order(msgspec.Struct, frozen=True):
     #: Whether something small is compiled by stock Inductor first, so that what every process
     #: does once (imports, compilers looked for) is no part of the time.
     settled: bool
+    #: File that a process holds while it is timed, of those that start side by side.
+    lock: str
 
 
 def main() -> None:
@@ -44,17 +49,27 @@ def main() -> None:
     if order.settled:
         _settle(device)
     step = Step(program, compiled(program.function, contestant(order.contestant), Path(order.home)))
-    before = _processor_s()
-    seconds = _timed(step, device)
-    spent = {who: s - before.get(who, 0.0) for who, s in _processor_s().items()}
+    with _turn(order.lock):
+        before = _processor_s()
+        seconds = _timed(step, device)
+        spent = {who: s - before.get(who, 0.0) for who, s in _processor_s().items()}
+        first_steps_s = seconds + sum(_timed(step, device) for _ in range(SETTLING))
     told = {
         "seconds": seconds,
         "processor_s": sum(spent.values()),
         "processor_by": spent,
         "graphs": _graphs() if "fusewise" in sys.modules else [],
-        "first_steps_s": seconds + sum(_timed(step, device) for _ in range(SETTLING)),
+        "first_steps_s": first_steps_s,
     }
     print(json.dumps(told), flush=True)
+
+
+@contextmanager
+def _turn(lock: str) -> Iterator[None]:
+    """Hold the file ``lock``, once no other process does."""
+    with Path(lock).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _timed(step: Step, device: torch.device) -> float:
