@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
+from fusewise.compiler.inductor.aside import COPY_SETTINGS
 from fusewise.compiler.inductor.blocks_ahead import compile_blocks
 from fusewise.compiler.inductor.choices import schedule_of
 from fusewise.compiler.inductor.driver import GraphCompile
@@ -46,7 +48,8 @@ def read_survey(graph: GraphCompile, surveyed: Survey) -> tuple[Program, dict[st
     """What Inductor writes under the choices of a survey, and what there is to save by block sizes.
 
     Returns:
-        The program, and part of their time that is expected to be saved of kernels, by signature.
+        The program without its constants, as it may come from a copy of this process; and part of
+        their time that is expected to be saved of kernels, by signature.
 
     Raises:
         PlanError: the choices are illegal for this graph.
@@ -54,7 +57,9 @@ def read_survey(graph: GraphCompile, surveyed: Survey) -> tuple[Program, dict[st
     """
     with noting_kernels() as nodes:
         program = graph.generate(schedule_of(surveyed.choices, None))
-    return program, by_signature(_expected(_kernels_to_read(program)), nodes, surveyed)
+    settings = {name: v for name, v in program.settings.items() if name not in COPY_SETTINGS}
+    savings = by_signature(_expected(_kernels_to_read(program)), nodes, surveyed)
+    return replace(program, constants={}, settings=settings), savings
 
 
 def _kernels_to_read(program: Program) -> dict[str, str]:

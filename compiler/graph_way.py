@@ -5,6 +5,7 @@ Raises where it fails; whoever sent the graph on it steps back to Inductor's own
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from fusewise.compiler.inductor.graph_key import GraphKey, graph_key
 from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.inductor.rounds import going_on
 from fusewise.compiler.inductor.worth_trying import ranked_by
-from fusewise.compiler.looking import LOOKS_PREDICTED, looks_begun, survey_all
+from fusewise.compiler.looking import LOOKS_PREDICTED, Begun, looks_begun, survey_all
 from fusewise.compiler.measuring.cuda_clock import waking
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.compiler.memory import remember
@@ -247,15 +248,16 @@ class GraphWay:
                     begun=begun,
                     **asked,
                 )
-        report.rules = surveys[0].rules
-        report.nodes = len(surveys[0].problem.nodes)
-        savings = by_signature(own.savings, own.nodes, surveys[0])
-        # In seconds that a user gives for measuring, block sizes are measured with the rest.
-        tunes = ranked and compiles_blocks() and (job is None or not purse.given)
-        predictor = replace(predictor, savings=savings, tunes=tunes)
-        if job is None:
-            choose_predicted(report, surveys, predictor, read=self._read if early else None)
-            return _Decided(surveys, {})
+            report.rules = surveys[0].rules
+            report.nodes = len(surveys[0].problem.nodes)
+            savings = by_signature(own.savings, own.nodes, surveys[0])
+            # In seconds that a user gives for measuring, block sizes are measured with the rest.
+            tunes = ranked and compiles_blocks() and (job is None or not purse.given)
+            predictor = replace(predictor, savings=savings, tunes=tunes)
+            if job is None:
+                read = functools.partial(self._read, begun) if early else None
+                choose_predicted(report, surveys, predictor, read=read)
+                return _Decided(surveys, {})
         program = own.program
         if program is None:
             default = default_candidate(surveys)
@@ -269,14 +271,15 @@ class GraphWay:
         report.cost = purse.end()
         return _Decided(surveys, conditions, contest.ahead)
 
-    def _read(self, other: Survey) -> Mapping[str, float]:
+    def _read(self, begun: Begun | None, other: Survey) -> Mapping[str, float]:
         """What other block sizes are expected to save of kernels under the choices of a survey.
 
         These kernels, which are likely to be the program's, are on their way in the pool by then.
         """
         with self._report.phase("block sizes"):
+            found = None if begun is None else begun.reading(other.choices)
             try:
-                program, savings = read_survey(self._graph, other)
+                program, savings = found or read_survey(self._graph, other)
             except (PlanError, RuntimeError):
                 # If it is chosen all the same, compiling it tells why.
                 log.debug("no code under %s", other.choices, exc_info=True)

@@ -21,9 +21,11 @@ from fusewise.compiler.alternatives import (
     together,
     try_alternatives,
 )
+from fusewise.compiler.block_savings import read_survey
 from fusewise.compiler.inductor.aside import Copies
 from fusewise.compiler.inductor.choices import ONEDNN, WIDE, schedule_of, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.ruled import Lowered
 from fusewise.compiler.survey import Predictor, Survey, survey
 from fusewise.costmodel.device import DeviceProfile
@@ -53,6 +55,10 @@ _FIRST_PART, _OTHER_PART, _LEAST_SEARCH_S = 2, 4, 0.05
 _LEAST_FASTER = 1.2
 
 
+#: What Inductor writes under the choices of a look, and what block sizes may save of it.
+Reading = tuple[Program, dict[str, float]]
+
+
 @dataclass(frozen=True)
 class Begun:
     """Looks that copies of this process take, by the choices that each is under."""
@@ -68,7 +74,19 @@ class Begun:
         if self.copies is None:
             return {}
         places = [at for at, choices in enumerate(self.asked) if choices in wanted]
-        return {self.asked[at]: found for at, found in self.copies.wait(places, timeout_s).items()}
+        found = self.copies.wait(places, timeout_s)
+        return {choices: found[at] for at, choices in enumerate(self.asked) if at in found}
+
+    def reading(self, choices: tuple[Choice, ...]) -> Reading | None:
+        """What :func:`read_survey` gives for the look under ``choices``; waits for it.
+
+        None where no copy has read it, or it failed at that.
+        """
+        if self.copies is None or choices not in self.asked:
+            return None
+        place = len(self.asked) + self.asked.index(choices)
+        found = self.copies.wait([place]).get(place)
+        return found if isinstance(found, tuple) else None
 
 
 @contextmanager
@@ -87,7 +105,7 @@ def looks_begun(
 
     Which of these looks are wanted is known once the graph was looked at as Inductor lowers it: for
     :func:`survey_all` inside of this, with the same arguments. Gives None where they cannot be
-    taken so.
+    taken so. Where nothing is measured what is written under each of these choices is read, too.
     """
     plans = not only or gains.may(["plan"])
     about: dict[str, Any] = {"key": key, "kind": kind, "plans": plans}
@@ -98,8 +116,12 @@ def looks_begun(
     first = functools.partial(look, budget=_limit(budget_s, _FIRST_PART))
     limit = _limit(budget_s, _OTHER_PART)
     jobs = [first, *(functools.partial(look, choices=c, budget=limit) for c in asked)]
-    with graph.begun_aside(jobs) as copies:
+    with graph.begun_aside(jobs, functools.partial(_read, graph) if only else None) as copies:
         yield None if copies is None else Begun(((), *asked), copies)
+
+
+def _read(graph: GraphCompile, found: Survey) -> Reading | None:
+    return read_survey(graph, found) if found.choices else None
 
 
 def _limit(left_s: float | None, part: int) -> Budget:

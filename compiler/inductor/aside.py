@@ -7,6 +7,7 @@ wrong in one (it dies, hangs, needs the device) costs its time: the caller does 
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -59,10 +60,15 @@ def has_cores(copies: int) -> bool:
 class Copies:
     """Copies of this process at work on some jobs until it is left; to be used with ``with``."""
 
-    def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
+    def __init__(
+        self, jobs: Sequence[Callable[[], Any]], then: Callable[[Any], Any] | None = None
+    ) -> None:
         """Copy this process, as often as there are jobs, or cores but one.
 
-        ``jobs``: each gives something that can be pickled. What it changes is not seen here.
+        Args:
+            jobs: each gives something that can be pickled. What it changes is not seen here.
+            then: goes on with what a job gave, in the same copy, once that was sent. Places of
+                what it gives follow those of all jobs.
         """
         self._running: dict[int, tuple[int, bytearray]] = {}
         self._answered: dict[int, Any] = {}
@@ -72,7 +78,8 @@ class Copies:
         gpu = gpu_in_use()
         try:
             for at in range(count):
-                pid, reading = _start([(i, jobs[i]) for i in range(at, len(jobs), count)], gpu)
+                share = [(i, jobs[i]) for i in range(at, len(jobs), count)]
+                pid, reading = _start(share, gpu, then, len(jobs))
                 self._running[reading] = pid, bytearray()
         except OSError:
             log.debug("this process cannot be copied", exc_info=True)
@@ -129,8 +136,16 @@ def few_garbage() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _start(jobs: Sequence[tuple[int, Callable[[], Any]]], gpu: int | None) -> tuple[int, int]:
-    """Copy this process; its number, and the end of a pipe that its answers come out of."""
+def _start(
+    jobs: Sequence[tuple[int, Callable[[], Any]]],
+    gpu: int | None,
+    then: Callable[[Any], Any] | None,
+    count: int,
+) -> tuple[int, int]:
+    """Copy this process; its number, and the end of a pipe that its answers come out of.
+
+    ``count``: of the jobs of all copies.
+    """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         # Python warns that other threads are not copied. No job waits for one.
@@ -149,15 +164,19 @@ def _start(jobs: Sequence[tuple[int, Callable[[], Any]]], gpu: int | None) -> tu
         if gpu is not None:
             answer_without_device(gpu)
         with inductor_config.patch(COPY_SETTINGS):
-            for index, job in jobs:
-                _send(writing, index, job)
+            given = [(index, _send(writing, index, job)) for index, job in jobs]
+            if then is not None:
+                for index, found in given:
+                    if found is not None:
+                        _send(writing, count + index, functools.partial(then, found))
         status = 0
     finally:
         # Nothing that is to be done at exit, or is still in a buffer, is this one's.
         os._exit(status)
 
 
-def _send(writing: int, index: int, job: Callable[[], Any]) -> None:
+def _send(writing: int, index: int, job: Callable[[], Any]) -> Any:
+    """What a job gives, which is sent; None where it failed."""
     try:
         answer: tuple[int, bool, Any] = (index, True, job())
     except FusewiseError as error:
@@ -173,6 +192,7 @@ def _send(writing: int, index: int, job: Callable[[], Any]) -> None:
     view = memoryview(len(data).to_bytes(_LENGTH, "little") + data)
     while view:
         view = view[os.write(writing, view) :]
+    return answer[2] if answer[1] else None
 
 
 def _answers(

@@ -171,15 +171,18 @@ class GraphPrograms:
         return [found.get(index) for index in range(len(jobs))]
 
     @contextmanager
-    def begun_aside(self, jobs: Sequence[Callable[[], Any]]) -> Iterator[Copies | None]:
+    def begun_aside(
+        self, jobs: Sequence[Callable[[], Any]], then: Callable[[Any], Any] | None = None
+    ) -> Iterator[Copies | None]:
         """Have jobs begun as :meth:`aside` does them, while other things are done here.
 
         Gives None where copies do not help, or where there are not cores enough for all of them.
+        For the arguments see :class:`Copies`.
         """
         if not jobs or not has_cores(len(jobs)) or not self._ready_for_copies():
             yield None
             return
-        with Copies(jobs) as copies:
+        with Copies(jobs, then) as copies:
             yield copies
         self._in_vain |= copies.in_vain
 

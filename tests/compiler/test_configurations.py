@@ -17,6 +17,7 @@ from torch._inductor.utils import fresh_cache
 
 import fusewise
 from fusewise.compiler.inductor import blocks_ahead, configurations, rounds
+from fusewise.compiler.inductor.assembler import use_pools_assembler
 from fusewise.compiler.inductor.block_sizes import sizes_of, without_steps
 from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.inductor.program import forget_kernels, load_module
@@ -152,6 +153,8 @@ def stepped(live: Any, factor: int, columns: int) -> tuple[Any, Schedule]:
 def stepwise(live: Any, untuned: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A graph with a program whose kernels are tuned step by step, and what is compiled for it."""
     monkeypatch.setattr(blocks_ahead, "_COMPILING_S", 60.0)
+    # As a process that measures does when it starts.
+    use_pools_assembler()
     graph, chosen = stepped(live, 2, 1000)
     program = graph.generate(chosen)
     AsyncCompile.wait_pool_ready()

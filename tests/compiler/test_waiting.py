@@ -18,6 +18,7 @@ from torch._inductor.utils import fresh_cache
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
+from fusewise.compiler.block_savings import read_survey
 from fusewise.compiler.inductor import aside, deviceless, lowerings
 from fusewise.compiler.inductor.choices import variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
@@ -314,11 +315,19 @@ def test_looks_that_are_begun_early_come_to_the_same(
             looks_begun(graph.compile, predictor, budget_s=None, **asked) as begun,
         ):
             assert begun is not None and len(begun.asked) > 2
-            return found(begun), found(None)
+            early, late = found(begun), found(None)
+            read = [(begun.reading(s.choices), read_survey(graph.compile, s)) for s in late[1:]]
+        return early, late, read
 
-    (early, late), _ = _meanwhile(graph, both)
+    (early, late, read), _ = _meanwhile(graph, both)
     assert len(early) > 1
     assert [told(one) for one in early] == [told(one) for one in late]
+    # What was read in a copy of the process is what is read here, and so is the program, whose
+    # kernels may be compiled before it is generated once more.
+    for there, here in read:
+        assert there is not None and there[1] == here[1]
+        assert there[0].code_hash == here[0].code_hash and there[0].settings == here[0].settings
+    assert any(savings for _, (_, savings) in read)
 
 
 def test_a_compile_for_the_cpu_begins_no_looks(live: Any, predictor: Predictor) -> None:
@@ -384,6 +393,18 @@ class TestAside:
             assert 2 not in copies.wait([2], timeout_s=0.2)
             running = [pid for pid, _ in copies._running.values()]
         assert not any(psutil.pid_exists(pid) for pid in running)
+
+    def test_a_copy_goes_on_with_what_it_found(self) -> None:
+        def fails() -> None:
+            raise KeyError("x")
+
+        kept: list[int] = []
+        jobs: list[Any] = [lambda: kept.append(1) or 20, fails, lambda: 30]
+        with aside.Copies(jobs, lambda found: (found + 1, sum(kept))) as copies:
+            assert copies.wait([0, 2])[0] == 20
+            found = copies.wait([3, 5])
+        # In the same processes, of which there are two, and not where there is nothing to go on with.
+        assert found[3] == (21, 1) and found[5] == (31, 1) and 4 not in found
 
     def test_what_needs_the_device_is_left_to_the_caller(self) -> None:
         def asks() -> None:
