@@ -403,7 +403,7 @@ class TestAside:
         with aside.Copies(jobs, lambda found: (found + 1, sum(kept))) as copies:
             assert copies.wait([0, 2])[0] == 20
             found = copies.wait([3, 5])
-        # In the same processes, of which there are two, and not where there is nothing to go on with.
+        # In the same copies, of which there are two; what failed is not gone on with.
         assert found[3] == (21, 1) and found[5] == (31, 1) and 4 not in found
 
     def test_what_needs_the_device_is_left_to_the_caller(self) -> None:
