@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch._inductor import config as inductor_config
-
 from fusewise.compiler.inductor.settings import known_settings
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.kernel_choices import BLOCKS, COMBO
@@ -338,7 +336,7 @@ def kernel_patches(choices: Iterable[Choice]) -> dict[str, Any]:
 
 def _patches(choices: Iterable[Choice], *, in_kernels: bool) -> dict[str, Any]:
     patches: dict[str, Any] = {}
-    known = inductor_config.get_config_copy()
+    known = known_settings()
     for choice in choices:
         if choice.of_part:
             if _part_kind(choice).prefix == COMBO and not in_kernels:

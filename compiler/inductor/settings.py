@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,8 +19,10 @@ _PACKAGING = "aot_inductor."
 _WRITTEN: dict[str, Any] = {"aot_inductor.metadata": {}}
 
 
+@functools.cache
 def known_settings() -> frozenset[str]:
     """Names of all settings that Inductor has."""
+    # Asked for again and again, and each time Inductor copies all of their values.
     return frozenset(torch._inductor.list_options())
 
 

@@ -20,6 +20,7 @@ from fusewise.compiler.inductor.driver import GraphCompile
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.interceptors import Applier, Program, StopAtProgram
 from fusewise.compiler.inductor.plans import apply_plan, members, node_name, owners
+from fusewise.compiler.inductor.settings import known_settings
 from fusewise.compiler.inductor.storing import Stored, storing_every_value
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.problem import Problem
@@ -109,7 +110,7 @@ class Generated:
 
 def settings_of(stage: Stage) -> dict[str, Any]:
     """The stage's settings, as far as this Inductor has them."""
-    known = inductor_config.get_config_copy()
+    known = known_settings()
     return {name: value for name, value in stage.settings.items() if name in known}
 
 

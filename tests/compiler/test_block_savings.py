@@ -10,6 +10,7 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 import fusewise
+from fusewise.compiler.inductor import blocks_ahead
 from fusewise.compiler.inductor.interceptors import Applier
 from fusewise.compiler.reports import GraphReport
 from fusewise.costmodel.model_file import SavedModel, read_model, write_model
@@ -19,6 +20,12 @@ from fusewise.schedule.schedule import Choice, Schedule
 from tests.compiler.triton_kernels import by_warps
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests beside this one take the cores that compile."""
+    monkeypatch.setattr(blocks_ahead, "_COMPILING_S", 60.0)
 
 
 @pytest.fixture
