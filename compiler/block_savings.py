@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from fusewise.compiler.inductor.aside import COPY_SETTINGS
 from fusewise.compiler.inductor.blocks_ahead import compile_blocks
 from fusewise.compiler.inductor.choices import schedule_of
 from fusewise.compiler.inductor.driver import GraphCompile
@@ -57,9 +56,8 @@ def read_survey(graph: GraphCompile, surveyed: Survey) -> tuple[Program, dict[st
     """
     with noting_kernels() as nodes:
         program = graph.generate(schedule_of(surveyed.choices, None))
-    settings = {name: v for name, v in program.settings.items() if name not in COPY_SETTINGS}
     savings = by_signature(_expected(_kernels_to_read(program)), nodes, surveyed)
-    return replace(program, constants={}, settings=settings), savings
+    return replace(program, constants={}), savings
 
 
 def _kernels_to_read(program: Program) -> dict[str, str]:

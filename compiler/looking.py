@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusewise.compiler.alternatives import (
@@ -25,6 +25,7 @@ from fusewise.compiler.block_savings import read_survey
 from fusewise.compiler.inductor.aside import Copies
 from fusewise.compiler.inductor.choices import ONEDNN, WIDE, schedule_of, stage_of, variants
 from fusewise.compiler.inductor.driver import GraphCompile
+from fusewise.compiler.inductor.generating import settings_here
 from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.ruled import Lowered
 from fusewise.compiler.survey import Predictor, Survey, survey
@@ -86,7 +87,10 @@ class Begun:
             return None
         place = len(self.asked) + self.asked.index(choices)
         found = self.copies.wait([place]).get(place)
-        return found if isinstance(found, tuple) else None
+        if not isinstance(found, tuple):
+            return None
+        program, savings = found
+        return replace(program, settings=settings_here(program.settings)), savings
 
 
 @contextmanager

@@ -24,10 +24,14 @@ from fusewise.schedule.block_sizes import BlockSizes
 #: same work; with many more they do not fit into registers, and the compiler takes its time.
 _LEAST_HELD, _MOST_HELD = 1, 64
 _THREADS_OF_WARP = 32
-#: How Inductor says in the source of a kernel whether to try several block sizes.
+#: How Inductor says in the source of a kernel that it is tuned step by step, and whether to try
+#: several block sizes.
+STEPS = "'coordinate_descent_tuning': True"
 _FEW, _SEVERAL = "'max_autotune_pointwise': False", "'max_autotune_pointwise': True"
-#: How it says that a kernel is tuned step by step.
-_STEPS = re.compile(r", 'coordinate_descent_(?:tuning|search_radius|check_all_directions)': [^,}]+")
+#: All that it says about tuning step by step.
+_ABOUT_STEPS = re.compile(
+    r", 'coordinate_descent_(?:tuning|search_radius|check_all_directions)': [^,}]+"
+)
 #: Steps that a start other than Inductor's own for the kernel counts for.
 _OTHERS = 2
 #: Settings under which a kernel is to compute the same in every run, to the last bit.
@@ -76,12 +80,17 @@ def with_several(source: str) -> str:
     return source.replace(_FEW, _SEVERAL)
 
 
+def tunes_itself(source: str) -> bool:
+    """Whether a kernel is tuned when it runs, in one way or the other."""
+    return STEPS in source or _SEVERAL in source
+
+
 def without_steps(source: str) -> str:
     """The source of a kernel as it is where nothing tunes it step by step.
 
     Whether it is tuned matters when it runs: what the compiler makes of both is the same.
     """
-    return _STEPS.sub("", source)
+    return _ABOUT_STEPS.sub("", source)
 
 
 def can_be_tried(kernel: Any) -> bool:

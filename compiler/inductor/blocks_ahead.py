@@ -23,7 +23,13 @@ from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import PyCodeCache
 
-from fusewise.compiler.inductor.block_sizes import cache_places, compile_sizes, without_steps
+from fusewise.compiler.inductor.block_sizes import (
+    STEPS,
+    cache_places,
+    compile_sizes,
+    tunes_itself,
+    without_steps,
+)
 from fusewise.compiler.inductor.found_blocks import Told
 from fusewise.compiler.inductor.rounds import Begin, Coming, Rounds
 from fusewise.compiler.inductor.triton_ahead import await_pool, triton_kernels
@@ -35,10 +41,6 @@ log = logging.getLogger(__name__)
 #: By the path of its source, the block sizes that each kernel is compiled with.
 Compiled = Mapping[str, tuple[BlockSizes, ...]]
 
-#: What stands in the source of a kernel that is tuned step by step, and of one that has several
-#: block sizes tried.
-_STEPS: Final = "'coordinate_descent_tuning': True"
-_SEVERAL: Final = "'max_autotune_pointwise': True"
 #: Block sizes for each process of the pool, of one kernel and of all of a program together, and how
 #: many of a kernel at the least and the most.
 _EACH, _TOGETHER, _FEWEST, _MOST = 2, 8, 8, 32
@@ -69,8 +71,8 @@ class _Asked:
         return tuple(sizes for sizes, future in self.futures.items() if _succeeded(future))
 
 
-class _Tuned(NamedTuple):
-    """A kernel that is tuned step by step."""
+class _Kernel(NamedTuple):
+    """A kernel whose block sizes may be tried."""
 
     name: str
     #: The file of its source, and that of the same as it is where nothing is tuned.
@@ -104,7 +106,7 @@ def compiling_s() -> float:
 def timing_s(codes: Iterable[str]) -> float:
     """Seconds that kernels with these sources take to be tuned, once they are compiled."""
     each = _TIMED_S * sizes_of_each() if get_compile_threads() > 1 else _STEPS_S
-    return sum(each if _STEPS in code else _SEVERAL_S for code in codes if _tunes_itself(code))
+    return sum(each if STEPS in code else _SEVERAL_S for code in codes if tunes_itself(code))
 
 
 def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
@@ -116,7 +118,7 @@ def ask_for_blocks(source: str, settings: Mapping[str, Any]) -> None:
         source: the program.
         settings: Inductor's, that it was generated under.
     """
-    if _STEPS in source:
+    if STEPS in source:
         compile_blocks({kernel.name: kernel.code for kernel in _tuned(source)}, settings)
 
 
@@ -133,11 +135,10 @@ def compile_blocks(kernels: Mapping[str, str], settings: Mapping[str, Any]) -> N
     with inductor_config.patch(dict(settings)):
         if not AsyncCompile.use_process_pool():
             return
-        paths = {_plain_path(code): name for name, code in kernels.items()}
-        new = {path: name for path, name in paths.items() if path not in _asked}
-        most = _sizes(len(new))
-        lists = {path: _worth_trying(name, kernels[name], most) for path, name in new.items()}
-        _submit(new, lists, cache_places())
+        every = [_kernel(name, code) for name, code in kernels.items()]
+        new = [kernel for kernel in every if kernel.plain not in _asked]
+        names = {kernel.plain: kernel.name for kernel in new}
+        _submit(names, _worth_trying(new), cache_places())
 
 
 def compile_told(told: Iterable[Told]) -> None:
@@ -151,29 +152,29 @@ def compile_told(told: Iterable[Told]) -> None:
     wait(futures, _COMPILING_S)
 
 
-def _plain_path(code: str) -> str:
-    path: str = PyCodeCache.write(without_steps(code))[1]
-    return path
-
-
-def _worth_trying(name: str, code: str, most: int) -> list[BlockSizes]:
-    # What a kernel was tuned to before stands beside its own source.
-    return worth_trying(PyCodeCache.write(code)[1], name, code, most)
-
-
-def _tunes_itself(code: str) -> bool:
-    return _STEPS in code or _SEVERAL in code
-
-
-def _tuned(source: str) -> list[_Tuned]:
+def _tuned(source: str) -> list[_Kernel]:
     """The kernels of a program that are tuned step by step."""
-    if _STEPS not in source:
+    if STEPS not in source:
         return []
-    found = []
-    for name, code, device in triton_kernels(source):
-        if _STEPS in code and device == "cuda":
-            found.append(_Tuned(name, PyCodeCache.write(code)[1], _plain_path(code), code))
-    return found
+    return [
+        _kernel(name, code)
+        for name, code, device in triton_kernels(source)
+        if STEPS in code and device == "cuda"
+    ]
+
+
+def _kernel(name: str, code: str) -> _Kernel:
+    path, plain = (PyCodeCache.write(one)[1] for one in (code, without_steps(code)))
+    return _Kernel(name, path, plain, code)
+
+
+def _worth_trying(kernels: Sequence[_Kernel]) -> dict[str, list[BlockSizes]]:
+    """Block sizes to try for each of some kernels, by the file that they are compiled from.
+
+    What a kernel was tuned to before stands beside its own source.
+    """
+    most = _sizes(len(kernels))
+    return {one.plain: worth_trying(one.path, one.name, one.code, most) for one in kernels}
 
 
 def _submit(
@@ -227,16 +228,14 @@ def rounds_to_come(source: str) -> Mapping[str, Rounds]:
     tuned = _tuned(source)
     environment = cache_places()
     rounds = {kernel.path: Rounds(tuple) for kernel in tuned}
-    new: list[_Tuned] = []
+    new: list[_Kernel] = []
     for kernel in tuned:
         asked = _asked.get(kernel.plain)
         if asked is None:
             new.append(kernel)
         elif asked.futures:
             rounds[kernel.path] = Rounds(asked.compiled, _beginning(kernel, environment))
-    most = _sizes(len(new))
-    found = [(kernel, _worth_trying(kernel.name, kernel.code, most)) for kernel in new]
-    lists = {kernel.plain: sizes for kernel, sizes in found if sizes}
+    lists = {path: sizes for path, sizes in _worth_trying(new).items() if sizes}
     names = {kernel.plain: kernel.name for kernel in new if kernel.plain in lists}
 
     def ask(path: str) -> tuple[BlockSizes, ...]:
@@ -253,7 +252,7 @@ def rounds_to_come(source: str) -> Mapping[str, Rounds]:
     return rounds
 
 
-def _beginning(kernel: _Tuned, environment: Mapping[str, str]) -> Begin:
+def _beginning(kernel: _Kernel, environment: Mapping[str, str]) -> Begin:
     """What has the pool compile more block sizes of a kernel."""
     name, path = kernel.name, kernel.plain
 

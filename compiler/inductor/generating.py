@@ -217,12 +217,8 @@ class GraphPrograms:
     def _taken(self, source: str, names: dict[str, str], settings: dict[str, Any]) -> Program:
         assert self._waiting is not None
         constants = self._waiting.graph.constants
-        of_copies = {name: value for name, value in settings.items() if name in COPY_SETTINGS}
-        mine = {name: v for name, v in changed_settings().items() if name in of_copies}
-        kept = {name: v for name, v in settings.items() if name not in of_copies}
-        return Program(
-            source, {name: constants[own] for name, own in names.items()}, {**kept, **mine}
-        )
+        taken = {name: constants[own] for name, own in names.items()}
+        return Program(source, taken, settings_here(settings))
 
     def generate_through(self, schedule: Schedule, stop: StopAtProgram) -> None:
         """Lower under a schedule's choices until ``stop`` has seen the program."""
@@ -287,6 +283,13 @@ class GraphPrograms:
             patches |= config_patches((*schedule.lowering, *schedule.codegen))
         with inductor_config.patch(patches):
             yield
+
+
+def settings_here(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a copy of this process generated a program under, with those of this one."""
+    of_copies = settings.keys() & COPY_SETTINGS.keys()
+    kept = {name: v for name, v in settings.items() if name not in of_copies}
+    return kept | {name: v for name, v in changed_settings().items() if name in of_copies}
 
 
 def inlining_of(schedule: Schedule, *, record: bool = False) -> Inlining:

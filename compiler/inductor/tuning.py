@@ -25,7 +25,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from fusewise.compiler.inductor.assembler import use_pools_assembler
-from fusewise.compiler.inductor.block_sizes import without_steps
+from fusewise.compiler.inductor.block_sizes import tunes_itself, without_steps
 from fusewise.compiler.inductor.configurations import take_what_was_measured
 from fusewise.compiler.inductor.kernel_nodes import kernel_nodes
 from fusewise.compiler.inductor.replacing import holding, once
@@ -38,10 +38,6 @@ _SETTINGS: dict[Tuning, dict[str, Any]] = {
     "autotune": {"max_autotune_pointwise": True},
     "descent": {"coordinate_descent_tuning": True},
 }
-
-
-#: What stands in the source of a kernel that tunes itself.
-_TUNED = ("'coordinate_descent_tuning': True", "'max_autotune_pointwise': True")
 
 
 class _Wanted:
@@ -171,7 +167,7 @@ def _dispatch_loading() -> None:
         use_pools_assembler()
         take_what_was_measured(source_code)
         # A user who has everything tuned has it done as Inductor does.
-        if _wanted.get() is None or not any(setting in source_code for setting in _TUNED):
+        if _wanted.get() is None or not tunes_itself(source_code):
             return original(self, kernel_name, source_code, *args, **kwargs)
         if not _as_measured.get():
             # Its code was written, and what is compiled before it is loaded is on its way in most

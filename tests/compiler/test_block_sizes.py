@@ -19,6 +19,7 @@ from torch._inductor import config as inductor_config
 
 from fusewise.compiler.inductor import blocks_ahead, configurations
 from fusewise.compiler.inductor.block_sizes import (
+    STEPS,
     can_be_tried,
     compile_sizes,
     config_of,
@@ -157,7 +158,7 @@ def test_a_pool_compiles_them_for_all_kernels_at_once(
     monkeypatch.setattr(blocks_ahead, "_FEWEST", 4)
     monkeypatch.setattr(blocks_ahead, "_EACH", 2)
     monkeypatch.setattr(blocks_ahead, "_COMPILING_S", 60.0)
-    plain = pointwise("triton_plain").replace(blocks_ahead._STEPS, "'x': 1")
+    plain = pointwise("triton_plain").replace(STEPS, "'x': 1")
     source = program(pointwise(), persistent(), plain)
     assert blocks_ahead.await_blocks(source, 60.0) == {}
     blocks_ahead.ask_for_blocks(source, {})
