@@ -191,7 +191,7 @@ class Applier(Interceptor):
 
     def module(self, graph: inductor_graph.GraphLowering, source: str) -> None:
         """See :class:`Interceptor`."""
-        check_kernels()
+        check_kernels(graph.scheduler)
         self.program = Program(source, dict(graph.constants), changed_settings())
         if self._ready is not None:
             self._ready()

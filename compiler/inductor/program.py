@@ -17,6 +17,7 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import CompiledTritonKernels
 from torch._inductor.codecache import PyCodeCache
+from torch.utils._config_module import _UNSET_SENTINEL
 
 from fusewise.compiler.inductor.cpp_loading import prebuilt
 
@@ -95,5 +96,15 @@ def forget_kernels() -> None:
 def changed_settings() -> dict[str, Any]:
     """Inductor settings that differ from their defaults and can be sent to another process."""
     simple = (bool, int, float, str, type(None))
-    changed = inductor_config._get_dict(skip_default=True)  # type: ignore[attr-defined]
-    return {name: value for name, value in changed.items() if isinstance(value, simple)}
+    config: Any = inductor_config
+    changed = config._get_dict(skip_default=True)
+    return {
+        name: value
+        for name, value in changed.items()
+        if isinstance(value, simple) and not _is_set_back(config._config[name], value)
+    }
+
+
+def _is_set_back(entry: Any, value: Any) -> bool:
+    """Whether a setting is what it was before it was set, which Inductor counts as changed."""
+    return bool(entry.env_value_default is _UNSET_SENTINEL and value == entry.default)

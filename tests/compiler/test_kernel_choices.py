@@ -17,6 +17,7 @@ import fusewise
 from fusewise.compiler.contest import announce, graph_job, hold
 from fusewise.compiler.inductor.choices import stage_of, unpredictable, variants
 from fusewise.compiler.inductor.interceptors import Applier, Program
+from fusewise.compiler.inductor.tuning import check_tuned, tuned
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import PlanError
@@ -80,6 +81,30 @@ def test_a_kind_that_is_not_known_is_refused(live: Any) -> None:
     (found,) = live.captured("layer_norm")
     with pytest.raises(PlanError, match="'cmbo:', nearest is 'combo:'"):
         found.generate(Schedule(codegen=(Choice("cmbo:op0", "op1"),)))
+
+
+def test_what_is_not_computed_by_a_kernel_after_all_need_not_have_one() -> None:
+    with tuned({}, {"op7": "descent"}):
+        check_tuned({"op7", "op12"})
+        with pytest.raises(PlanError, match="no Triton kernel is generated for 'op7'"):
+            check_tuned({"op12"})
+
+
+def rows_and_columns(x: Any) -> Any:
+    y = x * 2
+    return y.sum(1), y.sum(0)
+
+
+@gpu
+def test_all_kernels_are_tuned_beside_one_of_rows_and_columns(live: Any) -> None:
+    make = live.Make("cuda", torch.float32)
+    (graph,) = live.capture(live.UserProgram(rows_and_columns, (make.tensor(32768, 768),)))
+    choices = [blocks_choice(name, "descent") for name in first_nodes(graph)]
+    program = graph.generate(schedule(graph, *sorted(choices)))
+    # The library takes the last step of the columns' sums, whatever the plan says.
+    assert len(launches(program.source)) < len(choices)
+    assert "'coordinate_descent_tuning': True" in program.source
+    live.difference(graph.run(program), graph.eager())
 
 
 @gpu
