@@ -1,15 +1,18 @@
 """One workload in a process of its own: compile every contestant, check it, time all together.
 
 Started by ``compare``. Prints two JSON lines: ``{"compiled": true}`` once all is compiled, and,
-after a line on its input has told it that nothing else runs, the outcome.
+after a line on its input has told it that nothing else runs, the outcome. It ends
+with whoever started it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,6 +69,8 @@ class _Entry:
 def main() -> None:
     """Do what the order in the first argument says."""
     order = msgspec.json.decode(sys.argv[1], type=Order)
+    turn = threading.Event()
+    threading.Thread(target=_listen, args=(turn,), daemon=True).start()
     case = next(case for case in CASES if case.name == order.case)
     # torch wants an index where it is told the device to be current.
     device = torch.device("cuda", 0) if order.device == "cuda" else torch.device(order.device)
@@ -86,10 +91,19 @@ def main() -> None:
             _check(entry, found, wanted, allowed)
         close_all()
         print(json.dumps({"compiled": True}), flush=True)
-        sys.stdin.readline()
+        turn.wait()
         with device_lock(str(device)).acquire(timeout=3600.0):
             times = _time(entries, device, order.seconds)
     print(json.dumps(_told(case, entries, times)), flush=True)
+
+
+def _listen(turn: threading.Event) -> None:
+    """Tell when it is this process's turn; end it where nobody is left to say so."""
+    # Unbuffered: a thread that waits with the buffer's lock would fail at the end of the process.
+    while os.read(sys.stdin.fileno(), 1):
+        turn.set()
+    # Who was killed cannot end what it started, which would go on and hold the device.
+    os._exit(1)
 
 
 def _reference(case: Case, device: torch.device) -> tuple[list[torch.Tensor], float]:
