@@ -156,13 +156,14 @@ class Contest:
         asked = worth_timing(
             default, listed, self.surveys, self.predictor, self._offers, foreseen.share
         )
-        if foreseen.chosen.schedule != default.schedule:
-            # What would be taken without a contest is not to be lost by one.
-            asked = asked.beginning_with(foreseen.chosen)
         sums = self._sums()
         if sums is not None:
             # No prediction tells what they save, and most of what is promised is theirs.
             asked = asked.beginning_with(sums)
+        if foreseen.chosen.schedule != default.schedule:
+            # What would be taken without a contest is not to be lost by one.
+            asked = asked.beginning_with(foreseen.chosen)
+            self.purse.due = foreseen.contested
         if asked.hopeless:
             self.report.untried.append(
                 f"{asked.hopeless} plans that could not gain {MARGIN:.0%} if all "
@@ -196,8 +197,13 @@ class Contest:
         if self.purse.given:
             return None
         building = self.building
+        due = self.purse.due
 
         def may() -> bool:
+            nonlocal due
+            if due:
+                due = False
+                return True
             needed = self.purse.again_s / 2 + _LOAD_S + _LEAST_TIMING_S
             under_way = building is not None and not building.done
             # There is nothing else to do here while compilers are at work on the own kernels.
@@ -269,7 +275,8 @@ class Contest:
             needed = seconds + _LOAD_S + timing_s(new) + each * len(new)
             if new and known == own:
                 needed += first
-            if not self.purse.fits(needed):
+            due = self.purse.due and candidate.schedule == self._foreseen.chosen.schedule
+            if not (due or self.purse.fits(needed)):
                 late += 1
                 continue
             seconds = needed

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import msgspec
 
 from fusewise.compiler.predicting import choose_predicted
 from fusewise.compiler.reports import GraphReport
-from fusewise.compiler.survey import Predictor, Survey
+from fusewise.compiler.survey import Predictor, Survey, default_candidate
 from fusewise.schedule.schedule import Candidate
 
 
@@ -28,14 +29,23 @@ class Foreseen:
         self._predictor = predictor
         # Kernels that are tuned when they run are so whatever a contest takes.
         savings = {} if predictor.tunes else predictor.savings
-        told, share = self._predicted(replace(predictor, tunes=False, savings=savings))
+        told, share = self._predicted(surveys, replace(predictor, tunes=False, savings=savings))
         #: Part of the graph's time that it is to save.
         self.share = share
         #: What would be taken, without the block sizes of kernels that are tuned when they run.
         self.chosen = _chosen(told)
 
+    @cached_property
+    def contested(self) -> bool:
+        """Whether it is another lowering or plan, which may be slower than the prediction says.
+
+        Mode measure takes none of these that was not timed. How single kernels are generated and
+        launched is no such choice: that changes no work, or is timed where the kernels run.
+        """
+        return not self.chosen.schedule.same_but_kernels(default_candidate(self._surveys).schedule)
+
     def take(self, seen: Collection[Candidate]) -> None:
-        """Take it where the report says that the default is chosen, and nothing is known of it.
+        """Take what no contest is due for where the report says that the default is chosen.
 
         Args:
             seen: what was timed, or cannot be.
@@ -47,7 +57,8 @@ class Foreseen:
             return
         if self.chosen.schedule in [candidate.schedule for candidate in seen]:
             return
-        told, _ = self._predicted(self._predictor)
+        own = replace(self._surveys[0], candidates=(default_candidate(self._surveys),))
+        told, _ = self._predicted([own], self._predictor)
         if _chosen(told).schedule == default.schedule:
             return
         before = {c.schedule: c for c in report.candidates}
@@ -61,9 +72,11 @@ class Foreseen:
         report.chosen = next(candidate for candidate in report.candidates if candidate.accepted)
         report.instead, report.source = told.instead, told.source
 
-    def _predicted(self, predictor: Predictor) -> tuple[GraphReport, float]:
+    def _predicted(
+        self, surveys: Sequence[Survey], predictor: Predictor
+    ) -> tuple[GraphReport, float]:
         told = GraphReport(self._report.kind, self._report.mode)
-        return told, choose_predicted(told, self._surveys, predictor)
+        return told, choose_predicted(told, surveys, predictor)
 
 
 def _chosen(report: GraphReport) -> Candidate:

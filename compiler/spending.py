@@ -86,6 +86,8 @@ class GraphSpending:
     forward: bool = False
     #: Share of its time that the graph might gain, as far as anything can be said.
     promise: float = 0.0
+    #: Whether one contest is held whatever is promised and allowed.
+    due: bool = False
     #: Seconds for which it waited for processes to start.
     waited_s: float = 0.0
 
@@ -109,7 +111,7 @@ class GraphSpending:
     @property
     def starting_s(self) -> float:
         """Seconds for which a measuring process that starts may be waited for."""
-        part = (self.promise - NOT_AWAITED) / (AWAITED - NOT_AWAITED)
+        part = 1.0 if self.due else (self.promise - NOT_AWAITED) / (AWAITED - NOT_AWAITED)
         most_s = START_S[self.kind] * min(1.0, max(0.0, part))
         return max(0.0, most_s - self.program.waited_s)
 

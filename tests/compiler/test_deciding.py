@@ -11,9 +11,11 @@ import torch
 
 import fusewise
 from fusewise.compiler import deciding, session, spending
+from fusewise.compiler.foreseen import Foreseen
 from fusewise.compiler.inductor import cpp_batch
 from fusewise.compiler.inductor.driver import GraphCompile
-from fusewise.compiler.measuring.client import close_all, running_process
+from fusewise.compiler.measuring.client import MeasuringProcess, close_all, running_process
+from fusewise.compiler.survey import default_candidate
 from fusewise.schedule.schedule import Candidate
 
 Compile = Callable[..., Any]
@@ -112,9 +114,9 @@ def test_seconds_of_the_user_are_for_what_there_was_no_time_to_measure(
         )
         return fusewise.reports()[-1].source
 
-    with monkeypatch.context() as hurried:
-        hurried.setattr(spending, "MOST_SHARE", 0.0)
-        hurried.setattr(spending, "LEAST_S", {"cpu": 0.0})
+    with monkeypatch.context() as no_time:
+        no_time.setattr(spending, "MOST_SHARE", 0.0)
+        no_time.setattr(spending, "LEAST_S", {"cpu": 0.0})
         assert source() == "predicted"
     assert source() == "store"
     assert source(budget_s=60) == "measured"
@@ -168,6 +170,45 @@ def test_what_was_not_timed_is_taken_as_without_a_contest_where_nothing_was_fast
     assert report.source == "predicted"
     assert report.default is not None and report.default.measured_us is not None
     assert [c.accepted for c in report.candidates].count(True) == 1
+
+
+class Bold(Foreseen):
+    """Foresees another lowering or plan, whatever is predicted of it."""
+
+    def __init__(self, report: Any, surveys: Any, predictor: Any) -> None:
+        super().__init__(report, surveys, predictor)
+        own = default_candidate(surveys).schedule
+        every = [candidate for survey in surveys for candidate in survey.candidates]
+        self.chosen = next(c for c in every if not c.schedule.same_but_kernels(own))
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time for anything that is not due."""
+    monkeypatch.setattr(spending, "MOST_SHARE", 0.0)
+    monkeypatch.setattr(spending, "LEAST_S", {"cpu": 0.0})
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("ready", [True, False])
+def test_another_lowering_or_plan_is_never_taken_untimed(
+    compile_with: Compile, live: Any, monkeypatch: pytest.MonkeyPatch, ready: bool
+) -> None:
+    monkeypatch.setattr(deciding, "Foreseen", Bold)
+    if not ready:
+        monkeypatch.setattr(MeasuringProcess, "ready", lambda *_: False)
+    x = torch.randn(64, 88)
+    live.difference(list(compile_with(functions, "measure")(x)), list(functions(x)))
+    (report,) = fusewise.reports()
+    assert report.chosen is not None and report.default is not None
+    own = report.default.schedule
+    others = [c for c in report.candidates if not c.schedule.same_but_kernels(own)]
+    if ready:
+        assert report.source == "measured"
+        assert any(candidate.status == "measured" for candidate in others)
+    else:
+        assert report.chosen.schedule.same_but_kernels(own)
+        assert "was not ready" in (report.fallback or "")
 
 
 def test_kernels_of_what_is_predicted_or_known_are_built_together(
