@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +95,23 @@ def test_the_summary_goes_between_its_marks(scripts) -> None:
     assert table.between_marks(once, told) == once
     with pytest.raises(ValueError, match="marks"):
         table.between_marks("no marks", told)
+
+
+def test_figures_are_held_against_the_best_setting_of_each_workload(scripts) -> None:
+    def run(**workloads: dict[str, float]) -> dict[str, Any]:
+        told = []
+        for name, medians in workloads.items():
+            speedup = {n: {"median": median} for n, median in medians.items()}
+            told.append({"name": name, "speedup": speedup})
+        return {"workloads": told}
+
+    own = run(a={"fusewise": 1.2, "predict": 1.1}, b={"fusewise": 1.5}, c={"predict": 1.0})
+    rivals = run(
+        a={"combo": 0.9, "again": 1.3}, b={"combo": 1.6, "descent": 1.7}, c={"combo": 1.1}, d={}
+    )
+    found = scripts["table"].best_settings(own, rivals)
+    assert found == [("a", 1.2, "stock", 1.0), ("b", 1.5, "descent", 1.7)]
+    assert scripts["table"]._over_settings(found) == f"{math.sqrt(1.2 * 1.5 / 1.7):.3f}"
 
 
 def test_a_search_over_a_made_up_problem(scripts) -> None:
