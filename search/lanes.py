@@ -16,6 +16,8 @@ _FLAG: Final = "torch.bool"
 #: be: four vectors of 64 bytes.
 _WIDE: Final = frozenset({_FLAG, "torch.float32"})
 _COLUMNS: Final = 64
+#: Rows for each of these steps up to which threads share columns, not rows.
+_ROWS: Final = 300
 #: Nanoseconds of a thread that are saved on each flag that is read or written with its vector, and
 #: on each random number by its operation, on an AMD EPYC.
 _READ, _WRITTEN = 0.3, 3.5
@@ -56,6 +58,7 @@ def sums_columns(problem: Problem, names: Sequence[str], threads: int) -> bool:
     return any(
         node.kind == "reduction"
         and node.numel >= _COLUMNS * threads
+        and node.numel // _COLUMNS * _ROWS >= node.rnumel
         and any(a.stride >= _COLUMNS and a.touched == node.numel * node.rnumel for a in node.reads)
         for node in nodes
     )

@@ -3,9 +3,11 @@
 Where the rows of a matrix are reduced to one, Inductor's C++ takes a vector of columns through all
 of them and then the next: each row is one line of a cache, on another page than the last, and each
 step waits for the one before. Here kernels of fp32 go through with four vectors at once. Each
-column is still put together in the same order, so that no result differs. Elements of other sizes
-are left as they are: ATen converts more than two vectors of them one by one. Nothing here decides
-where that is worth it.
+column is still put together in the same order, so that no result differs. Where so few steps are
+left that threads would share the rows instead, Inductor's columns stay: that order is another, and
+the rows are gone through by all threads once for each step. Elements of other sizes are left as
+they are: ATen converts more than two vectors of them one by one. Nothing here decides where that is
+worth it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from fusewise.compiler.inductor.replacing import once, switched
 VECTORS_ABREAST: Final = 4
 #: Of the elements that are loaded and computed with.
 _DTYPES: Final = frozenset({torch.float32, torch.bool})
+#: Rows for each step through columns from which on threads share rows, of
+#: ``torch._inductor.codegen.cpp.LoopNest.max_parallel_depth``.
+_ROWS_SHARED: Final = 300
 _active: ContextVar[bool] = ContextVar("fusewise_wide_columns", default=False)
 
 
@@ -64,6 +69,9 @@ def _factor(factor: int, index: int, var_sizes_list: Any) -> int:
         return factor
     wide = factor * VECTORS_ABREAST
     sizes = [V.graph.sizevars.optimization_hint(size, fallback=0) for size in kept]
+    rows = V.graph.sizevars.optimization_hint(reduced[0], fallback=0)
     # All threads are to have some.
     enough = math.prod(sizes) >= wide * parallel_num_threads()
-    return wide if enough and sizes[at] >= wide else factor
+    steps = math.prod(sizes[:at]) * (sizes[at] // wide) * math.prod(sizes[at + 1 :])
+    by_columns = steps * _ROWS_SHARED >= rows
+    return wide if enough and sizes[at] >= wide and by_columns else factor

@@ -47,6 +47,7 @@ def test_results_are_the_same(live: Any, rows: int, columns: int) -> None:
         pytest.param((257, ENOUGH), torch.float64, 0, id="eight bytes"),
         pytest.param((257, ENOUGH), torch.float32, 1, id="along rows"),
         pytest.param((257, LANES), torch.float32, 0, id="few columns"),
+        pytest.param((2000, ENOUGH), torch.float32, 0, id="rows that threads would share"),
     ],
 )
 def test_others_stay_as_they_are(

@@ -64,16 +64,23 @@ def test_flags_and_random_numbers_by_whole_vectors(
 
 
 @pytest.mark.parametrize(
-    ("columns", "stride", "flags", "offered"),
-    [(4096, 4096, "", True), (4096, 1, "", False), (64, 64, "", False), (4096, 4096, "in_a", True)],
+    ("rows", "columns", "stride", "operation", "flags", "offered"),
+    [
+        pytest.param(4096, 4096, 4096, "add", "", True, id="columns"),
+        pytest.param(4096, 4096, 4096, "add", "in_a", True, id="columns of flags"),
+        pytest.param(4096, 4096, 1, "add", "", False, id="rows"),
+        pytest.param(4096, 64, 64, "add", "", False, id="few columns"),
+        pytest.param(1 << 20, 4096, 4096, "add", "", False, id="rows that threads share"),
+        pytest.param(4096, 4096, 4096, "exp", "", False, id="calls of functions"),
+    ],
 )
 def test_columns_with_vectors_side_by_side(
-    columns: int, stride: int, flags: str, *, offered: bool
+    rows: int, columns: int, stride: int, operation: str, flags: str, *, offered: bool
 ) -> None:
     cpu = msgspec.structs.replace(GPU, kind="cpu", threads=2, cores=2)
-    node = kernel("a", columns, 1 << 24, kind="reduction")
+    node = kernel("a", columns, rows, kind="reduction")
     reads = tuple(msgspec.structs.replace(read, stride=stride) for read in node.reads)
-    node = msgspec.structs.replace(node, reads=reads)
+    node = msgspec.structs.replace(node, reads=reads, ops=(("load", 1), (operation, 1)))
     found = finishes([node], device=cpu, flags=flags)
     chosen = {choice.name for offer in found.cpp.exact() for choice in offer.choices}
     assert ("wide_columns" in chosen) is offered
