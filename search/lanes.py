@@ -16,7 +16,8 @@ _FLAG: Final = "torch.bool"
 #: be: four vectors of 64 bytes.
 _WIDE: Final = frozenset({_FLAG, "torch.float32"})
 _COLUMNS: Final = 64
-#: Rows for each of these steps up to which threads share columns, not rows.
+#: Rows for each step through columns up to which threads share the steps, of
+#: ``torch._inductor.codegen.cpp.LoopNest.max_parallel_depth``.
 _ROWS: Final = 300
 #: Nanoseconds of a thread that are saved on each flag that is read or written with its vector, and
 #: on each random number by its operation, on an AMD EPYC.
@@ -58,7 +59,12 @@ def sums_columns(problem: Problem, names: Sequence[str], threads: int) -> bool:
     return any(
         node.kind == "reduction"
         and node.numel >= _COLUMNS * threads
-        and node.numel // _COLUMNS * _ROWS >= node.rnumel
+        and by_columns(node.numel // _COLUMNS, node.rnumel)
         and any(a.stride >= _COLUMNS and a.touched == node.numel * node.rnumel for a in node.reads)
         for node in nodes
     )
+
+
+def by_columns(steps: int, rows: int) -> bool:
+    """Whether Inductor's threads share the steps through columns, rather than the rows of each."""
+    return steps * _ROWS >= rows

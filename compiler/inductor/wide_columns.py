@@ -25,14 +25,12 @@ from torch._inductor.utils import parallel_num_threads
 from torch._inductor.virtualized import V
 
 from fusewise.compiler.inductor.replacing import once, switched
+from fusewise.search.lanes import by_columns
 
 #: Vectors side by side.
 VECTORS_ABREAST: Final = 4
 #: Of the elements that are loaded and computed with.
 _DTYPES: Final = frozenset({torch.float32, torch.bool})
-#: Rows for each step through columns from which on threads share rows, of
-#: ``torch._inductor.codegen.cpp.LoopNest.max_parallel_depth``.
-_ROWS_SHARED: Final = 300
 _active: ContextVar[bool] = ContextVar("fusewise_wide_columns", default=False)
 
 
@@ -73,5 +71,4 @@ def _factor(factor: int, index: int, var_sizes_list: Any) -> int:
     # All threads are to have some.
     enough = math.prod(sizes) >= wide * parallel_num_threads()
     steps = math.prod(sizes[:at]) * (sizes[at] // wide) * math.prod(sizes[at + 1 :])
-    by_columns = steps * _ROWS_SHARED >= rows
-    return wide if enough and sizes[at] >= wide and by_columns else factor
+    return wide if enough and sizes[at] >= wide and by_columns(steps, rows) else factor
