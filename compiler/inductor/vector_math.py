@@ -37,12 +37,12 @@ inline F power_of_two(const I& n) {
 }
 
 inline F exp_one(const F& given) {
+    // What ends below the smallest number takes a processor up to a hundred times as long, by
+    // multiplications or by scaling in one step: what would end there, such as what a mask has
+    // taken out of a softmax, is left out.
 #if defined(CPU_CAPABILITY_AVX512)
     const F& bounded = given;
 #else
-    // Multiplications that end below the smallest number take a processor a hundred times as long,
-    // other than scaling in one step: what would end there, such as what a mask has taken out of a
-    // softmax, is left out.
     F none = given < F(-104.0f);
     F bounded = F::blendv(given, F(0.0f), none);
 #endif
@@ -58,7 +58,9 @@ inline F exp_one(const F& given) {
     p = at::vec::fmadd(p, r, F(5.0000001201e-1f));
     p = at::vec::fmadd(p, r * r, r) + F(1.0f);
 #if defined(CPU_CAPABILITY_AVX512)
-    return _mm512_scalef_ps(p, n);
+    // What is no number is not less, and stays.
+    __mmask16 some = _mm512_cmp_ps_mask(given, F(-104.0f), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(some, p, n);
 #else
     // In two steps, each a number that there is: results may be too small for a full mantissa.
     I whole = at::vec::convert_to_int_of_same_size(n);
