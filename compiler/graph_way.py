@@ -249,7 +249,6 @@ class GraphWay:
                     **asked,
                 )
             report.rules = surveys[0].rules
-            graph.own_plan = None if surveys[0].choices else surveys[0].default_plan
             report.nodes = len(surveys[0].problem.nodes)
             savings = by_signature(own.savings, own.nodes, surveys[0])
             # In seconds that a user gives for measuring, block sizes are measured with the rest.

@@ -5,7 +5,6 @@ Up to the generated program it is ``generating`` that does so.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -183,7 +182,7 @@ class GraphCompile(GraphPrograms):
                     tell_strides(waiting.graph, self.example_inputs)
                     raise _GivenUpError
             finally:
-                self._waiting, self._launches = None, ()
+                self._waiting = None
 
         forget_strides()
         with (
@@ -207,15 +206,9 @@ class GraphCompile(GraphPrograms):
         """Whether the compile that waits can go on under a schedule, whose code it has then."""
         assert self._waiting is not None
         inlining = inlining_of(schedule, record=True)
+        building = self._building(schedule, Applier(schedule.plan))
+        assert building is not None
         try:
-            source = self._own_tuned(schedule)
-            if source is not None:
-                self._kernels = dict(reversed(self._launches))
-                self._build_kernels(schedule, (), source)
-                self._waiting.go_on_as(source)
-                return True
-            building = self._building(schedule, Applier(schedule.plan))
-            assert building is not None
             lowered = self._build_waiting(schedule, building, inlining)
         except Exception:
             # Compiling it by itself tells why.
@@ -233,16 +226,14 @@ class GraphCompile(GraphPrograms):
 
         Those that do not compile here are left to Inductor.
         """
-        if schedule is None or not (tunings(schedule.codegen) or kernel_library()):
+        if schedule is None:
             return interceptor
-        return Readied(interceptor, functools.partial(self._build_kernels, schedule, blocks))
-
-    def _build_kernels(self, schedule: Schedule, blocks: Sequence[Choice], source: str) -> None:
-        """Have the kernels of a program built that is about to be loaded."""
         if tunings(schedule.codegen):
-            compile_tuned(source, self._kernels, blocks)
-        if kernel_library():
-            build_library([(source, changed_settings())])
+            nodes = self._kernels
+            interceptor = Readied(interceptor, lambda source: compile_tuned(source, nodes, blocks))
+        if not kernel_library():
+            return interceptor
+        return Readied(interceptor, lambda source: build_library([(source, changed_settings())]))
 
     def _run(self, interceptor: Interceptor | None) -> Any:
         with nullcontext() if interceptor is None else intercept(interceptor):

@@ -11,7 +11,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch.fx
@@ -39,16 +39,12 @@ from fusewise.compiler.inductor.interceptors import (
     SurveyedError,
     Surveyor,
 )
-from fusewise.compiler.inductor.kernel_nodes import Launch, noting_launches
 from fusewise.compiler.inductor.kernels import kernels_by
 from fusewise.compiler.inductor.lowerings import Lowered, Standing, is_late
-from fusewise.compiler.inductor.own_tuned import tuned_program
 from fusewise.compiler.inductor.program import changed_settings
 from fusewise.compiler.inductor.tuning import only_generated
 from fusewise.schedule.errors import FusewiseError
 from fusewise.schedule.inlining import verdicts
-from fusewise.schedule.kernel_choices import BLOCKS, tunings
-from fusewise.schedule.plan import Plan
 from fusewise.schedule.rules import RuleSet
 from fusewise.schedule.schedule import Choice, Schedule
 
@@ -68,10 +64,6 @@ class GraphPrograms:
     inductor_options: Mapping[str, Any] = field(default_factory=dict)
     #: The caller's rules, for what is put together after a plan was applied.
     rules: RuleSet | None = None
-    #: Inductor's own plan under no choices, where it is known by now.
-    own_plan: Plan | None = field(default=None, init=False, repr=False, compare=False)
-    #: Launches of kernels of the program that a compile waits with.
-    _launches: Sequence[Launch] = field(default=(), init=False, repr=False, compare=False)
     #: Lowerings to build on while a compile of the graph waits; None where none does.
     _waiting: Standing | None = field(default=None, init=False, repr=False, compare=False)
     #: Whether copies of this process needed the device for what they were asked for.
@@ -92,10 +84,7 @@ class GraphPrograms:
         """Inductor's own program; where a compile waits, the one that it goes on with."""
         if self._waiting is None:
             return self.generate(Schedule())
-        with noting_launches() as launches:
-            source = self._waiting.own_source()
-        # It is generated once.
-        self._launches = self._launches or launches
+        source = self._waiting.own_source()
         return Program(source, dict(self._waiting.graph.constants), changed_settings())
 
     def survey(
@@ -126,24 +115,7 @@ class GraphPrograms:
         Raises:
             PlanError: the plan, or a choice about a node, is illegal for this graph.
         """
-        source = self._own_tuned(schedule)
-        if source is not None:
-            return replace(self.own_program(), source=source)
         return self.generate_by(schedule, Applier(schedule.plan))
-
-    def _own_tuned(self, schedule: Schedule) -> str | None:
-        """The program of a schedule that only has kernels of Inductor's own program tuned.
-
-        None where it is another schedule, or that program is not there, or would change in more.
-        """
-        wanted = tunings(schedule.codegen)
-        alone = all(choice.name.startswith(BLOCKS) for choice in schedule.codegen)
-        if not wanted or not alone or set(wanted.values()) != {"descent"} or schedule.lowering:
-            return None
-        if self.rules is not None or schedule.plan != self.own_plan or not self._launches:
-            return None
-        with self.settings(None):
-            return tuned_program(self.own_program().source, self._launches, wanted.keys())
 
     def generate_by(self, schedule: Schedule, applier: Applier) -> Program:
         """:meth:`generate` with an applier of the schedule's plan that does more besides.
@@ -162,13 +134,9 @@ class GraphPrograms:
 
         An error is what :meth:`generate` raises.
         """
-        # What is made from text takes no time.
-        long = [schedule for schedule in schedules if self._own_tuned(schedule) is None]
-        jobs = [functools.partial(self._generate_aside, schedule) for schedule in long]
-        made = dict(zip((schedule.id for schedule in long), self.aside(jobs), strict=True))
+        jobs = [functools.partial(self._generate_aside, schedule) for schedule in schedules]
         programs: list[Program | Exception] = []
-        for schedule in schedules:
-            found = made.get(schedule.id)
+        for schedule, found in zip(schedules, self.aside(jobs), strict=True):
             if found is not None:
                 programs.append(found if isinstance(found, Exception) else self._taken(*found))
                 continue

@@ -7,27 +7,14 @@ nothing active in this context, Inductor acts as if fusewise were not there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 from fusewise.compiler.inductor.replacing import holding, once
 
-
-class Launch(NamedTuple):
-    """One launch of a kernel in a program."""
-
-    #: Its name, which several launches of one code share.
-    kernel: str
-    #: Names of the scheduler nodes that are computed.
-    nodes: frozenset[str]
-
-
-#: Called with each launch whose code is written.
-_listeners: ContextVar[tuple[Callable[[Launch], object], ...]] = ContextVar(
-    "fusewise_launches", default=()
-)
+_noted: ContextVar[dict[str, frozenset[str]] | None] = ContextVar("fusewise_kernels", default=None)
 
 
 @contextmanager
@@ -37,24 +24,10 @@ def noting_kernels() -> Iterator[Mapping[str, frozenset[str]]]:
     Yields:
         The nodes of each by its name; those of the first of several launches of one code.
     """
-    noted: dict[str, frozenset[str]] = {}
-    with _listening(lambda launch: noted.setdefault(launch.kernel, launch.nodes)):
-        yield noted
-
-
-@contextmanager
-def noting_launches() -> Iterator[Sequence[Launch]]:
-    """Note each launch of a kernel that is written in this context, in its order."""
-    noted: list[Launch] = []
-    with _listening(noted.append):
-        yield noted
-
-
-@contextmanager
-def _listening(listener: Callable[[Launch], object]) -> Iterator[None]:
     _dispatch_definitions()
-    with holding(_listeners, (*_listeners.get(), listener)):
-        yield
+    noted: dict[str, frozenset[str]] = {}
+    with holding(_noted, noted):
+        yield noted
 
 
 def kernel_nodes(kernel: Any) -> frozenset[str]:
@@ -79,10 +52,9 @@ def _dispatch_definitions() -> None:
     @functools.wraps(original)
     def define_kernel(self: Any, source: str, node_schedule: Any, kernel: Any) -> Any:
         name = original(self, source, node_schedule, kernel)
-        if listeners := _listeners.get():
-            launch = Launch(str(name), kernel_nodes(kernel))
-            for listener in listeners:
-                listener(launch)
+        noted = _noted.get()
+        if noted is not None:
+            noted.setdefault(str(name), kernel_nodes(kernel))
         return name
 
     scheduling.define_kernel = define_kernel

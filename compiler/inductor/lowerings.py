@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 import torch.fx
@@ -206,12 +205,6 @@ class Standing:
             self.graph.__dict__.update(lowered.graph.__dict__)
         self._generated = lowered.code, Lowered(self.graph)
         return True
-
-    def go_on_as(self, source: str) -> None:
-        """Have the compile go on with its own program in other words, of as many lines."""
-        assert self._generated is not None, "nothing is generated yet"
-        (program, *others), generated = self._generated
-        self._generated = (replace(program, value=source), *others), generated
 
     def start_with(self, inlining: Inlining) -> None:
         """Say what was decided in the lowering of the compile that waits."""
