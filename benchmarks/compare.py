@@ -35,6 +35,8 @@ from fusewise.costmodel.device import device_key, device_profile
 SCHEMA = 1
 #: Compiling all contestants of one workload may take this long.
 _MOST_SECONDS = 900.0
+#: Of what a process that failed has told, this much is kept.
+_TOLD_CHARACTERS = 20_000
 #: Characters of a reason in the table.
 _WIDTH = 60
 
@@ -80,10 +82,12 @@ class _Child:
         """The outcome of a process that died."""
         self.end()
         self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
-        last = lines[-1] if lines else ""
+        told = self._errors.read().strip()
+        last = told.splitlines()[-1] if told else ""
         reason = f"its process ended with status {self._process.returncode}: {last}"
-        return {**described(self.case), "status": "failed", "reason": reason}
+        # Where it hung stands at the end.
+        kept = told[-_TOLD_CHARACTERS:]
+        return {**described(self.case), "status": "failed", "reason": reason, "stderr": kept}
 
     def end(self) -> None:
         """Have no process left."""

@@ -37,6 +37,8 @@ from fusewise.costmodel.device import device_profile
 SCHEMA = 1
 #: One first step may take this long.
 _MOST_SECONDS = 900.0
+#: Of what a process that failed has told, this much is kept.
+_TOLD_CHARACTERS = 20_000
 #: Phases that took less are not shown.
 _SHOWN_S = 0.005
 
@@ -124,7 +126,9 @@ def _run(order: Order, folder: Path) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(line)
             return found
     last = done.stderr.strip().splitlines()[-1:]
-    return {"failure": f"status {done.returncode}: {''.join(last)[:300]}"}
+    # Where it hung stands at the end.
+    told = done.stderr[-_TOLD_CHARACTERS:]
+    return {"failure": f"status {done.returncode}: {''.join(last)[:300]}", "stderr": told}
 
 
 def medians(rounds: Sequence[Mapping[str, Any]], clock: str) -> dict[str, float]:

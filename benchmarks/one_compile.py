@@ -6,6 +6,7 @@ JSON line.
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import json
 import sys
@@ -21,6 +22,10 @@ import torch
 from contestants import compiled, contestant
 from steps import SETTLING, Step
 from workloads import CASES
+
+#: Six steps take no longer. A process that hangs holds up all that wait for their turn, so it ends
+#: and tells where each of its threads was.
+_MOST_SECONDS = 240.0
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -50,10 +55,12 @@ def main() -> None:
         _settle(device)
     step = Step(program, compiled(program.function, contestant(order.contestant), Path(order.home)))
     with _turn(order.lock):
+        faulthandler.dump_traceback_later(_MOST_SECONDS, exit=True)
         before = _processor_s()
         seconds = _timed(step, device)
         spent = {who: s - before.get(who, 0.0) for who, s in _processor_s().items()}
         first_steps_s = seconds + sum(_timed(step, device) for _ in range(SETTLING))
+        faulthandler.cancel_dump_traceback_later()
     told = {
         "seconds": seconds,
         "processor_s": sum(spent.values()),
