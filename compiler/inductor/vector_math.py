@@ -71,6 +71,13 @@ inline F exp_one(const F& given) {
 }
 
 inline F log_one(const F& given) {
+#if defined(CPU_CAPABILITY_AVX512)
+    F m = _mm512_getmant_ps(given, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);
+    F n = _mm512_getexp_ps(given);
+    __mmask16 above = _mm512_cmp_ps_mask(m, F(1.41421356f), _CMP_GT_OQ);
+    m = F(_mm512_mask_mul_ps(m, above, m, F(0.5f))) - F(1.0f);
+    n = _mm512_mask_add_ps(n, above, n, F(1.0f));
+#else
     F tiny = given < F(1.17549435e-38f);
     F x = F::blendv(given, given * F(8388608.0f), tiny);
     I bits = at::vec::cast<int32_t>(x);
@@ -78,6 +85,7 @@ inline F log_one(const F& given) {
     I whole = above >> I(23);
     F m = at::vec::cast<float>(bits - (whole << I(23))) - F(1.0f);
     F n = at::vec::convert_to_fp_of_same_size<float>(whole) - (F(23.0f) & tiny);
+#endif
     F z = m * m;
     F p = at::vec::fmadd(F(7.0376836292e-2f), m, F(-1.1514610310e-1f));
     p = at::vec::fmadd(p, m, F(1.1676998740e-1f));
