@@ -85,16 +85,20 @@ def worth_timing(
     most = max([sure, *promised])
     promise = max(most - _TRUSTED * foreseen, min(most, _CHECKED))
 
-    def finish(candidate: Candidate) -> list[Candidate]:
-        made = []
-        for offer in offers(candidate, promise):
-            made.append(finished(candidate, offer))
-            saved[made[-1].schedule] = saved.get(candidate.schedule, 0.0) + offer.gain_us
+    def finish(candidate: Candidate) -> list[tuple[Candidate, Offer]]:
+        made = [(finished(candidate, offer), offer) for offer in offers(candidate, promise)]
+        for one, offer in made:
+            saved[one.schedule] = saved.get(candidate.schedule, 0.0) + offer.gain_us
         return made
 
-    tried = finish(default)
-    both = finish(gaining[0])[:1] if gaining else []
-    ahead = [*gaining[:1], *_by_experience(surveys, hopeful)[:1]]
+    tried = [one for one, _ in finish(default)]
+    first = [*gaining[:1], *_by_experience(surveys, hopeful)[:1]]
+    ahead, both = [], []
+    for candidate in first:
+        made = finish(candidate)[:1]
+        # What makes nothing slower is part of whatever is timed.
+        ahead += [one for one, offer in made if offer.sure_us >= offer.gain_us] or [candidate]
+        both += [one for one, _ in made if candidate in gaining[:1]]
     if predictor.profile.kind == "cuda" and not predictor.tunes:
         # Block sizes: predictions say nothing of them, and they are most likely to pay.
         ahead = [*tried[:1], *ahead, *both]

@@ -160,8 +160,9 @@ class Contest:
         if sums is not None:
             # No prediction tells what they save, and most of what is promised is theirs.
             asked = asked.beginning_with(sums)
-        if foreseen.chosen.schedule != default.schedule:
-            # What would be taken without a contest is not to be lost by one.
+        if foreseen.contested or foreseen.share:
+            # What would be taken without a contest is not to be lost by one. What makes nothing
+            # slower is not: it goes with what is timed, and is taken where nothing of that wins.
             asked = asked.beginning_with(foreseen.chosen)
             self.purse.due = foreseen.contested
         if asked.hopeless:

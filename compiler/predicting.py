@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 
 import msgspec
 
@@ -173,11 +171,9 @@ def _rewritten(base: _Foreseen, predictor: Predictor) -> tuple[Candidate, float]
     if predictor.profile.kind != "cpu":
         return None
     finishes = predictor.finishes(plan, base.survey.problem)
-    # They make nothing slower: what little each of them promises is taken.
-    offers = [o for o in (*finishes.cpp.exact(), finishes.cpp.written_out()) if o is not None]
-    if not offers:
+    offer = finishes.cpp.sure()
+    if offer is None:
         return None
-    offer = reduce(add, offers)
     schedule = base.candidate.schedule
     codegen = on_top(schedule.codegen, offer)
     candidate = msgspec.structs.replace(

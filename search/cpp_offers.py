@@ -15,7 +15,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice
 from fusewise.search.lanes import saved_ns, sums_columns
-from fusewise.search.offers import LEAST_SHARE, Offer, best_two
+from fusewise.search.offers import LEAST_SHARE, Offer
 from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel
 
 #: Iterations for each thread from which on a CPU loop is run on several, and what to try instead.
@@ -64,13 +64,17 @@ class CppOffers:
         self._total_us = total_us
 
     def few(self) -> list[Offer]:
-        """At most two: what changes no result, and the best of the others with it."""
-        further = best_two([self.written_out(), self.grain()])
-        sure = self.exact()
-        if not sure:
-            return further
-        all_sure = reduce(add, sure)
-        return [all_sure, *(all_sure + other for other in further[:1])]
+        """At most two: all that makes nothing slower, and short loops on one thread with it."""
+        sure, grain = self.sure(), self.grain()
+        offers = [] if sure is None else [sure]
+        if grain is not None:
+            offers.append(grain if sure is None else sure + grain)
+        return offers
+
+    def sure(self) -> Offer | None:
+        """All that makes nothing slower; None where that takes nothing off."""
+        offers = [o for o in (*self.exact(), self.written_out()) if o is not None]
+        return reduce(add, offers) if offers else None
 
     def written_out(self) -> Offer | None:
         """Elementary functions written into C++ kernels; None where they take little of the time.
