@@ -25,6 +25,10 @@ _BY_BLOCKS, _BARE = 0.15, 4.0
 #: of a graph's time that counts as promised in any case where more is.
 _TRUSTED, _CHECKED = 0.5, 0.02
 
+#: What a plan is predicted to save beyond this part of a graph's time counts as promised, however
+#: unsure the prediction is: half of such plans are faster.
+_UNSURE = 0.3
+
 #: What is to be tried on a candidate's plan, the most promising first, by what is promised.
 Offers = Callable[[Candidate, float], Sequence[Offer]]
 
@@ -82,7 +86,8 @@ def worth_timing(
     promised = [(o.gain_us - o.sure_us) / own_us for o in offers(default, sure) if own_us]
     if predictor.profile.kind == "cuda" and not predictor.tunes:
         promised.append(_by_blocks(default, surveys[0], predictor))
-    most = max([sure, *promised])
+    likely = [us / own_us - _UNSURE for us in saved.values()]
+    most = max([sure, *promised, *likely])
     promise = max(most - _TRUSTED * foreseen, min(most, _CHECKED))
 
     def finish(candidate: Candidate) -> list[tuple[Candidate, Offer]]:
