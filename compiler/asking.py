@@ -87,7 +87,7 @@ def worth_timing(
     if predictor.profile.kind == "cuda" and not predictor.tunes:
         promised.append(_by_blocks(default, surveys[0], predictor))
     likely = [us / own_us - _UNSURE for us in saved.values()]
-    most = max([sure, *promised, *likely])
+    most = max([0.0, sure, *promised, *likely])
     promise = max(most - _TRUSTED * foreseen, min(most, _CHECKED))
 
     def finish(candidate: Candidate) -> list[tuple[Candidate, Offer]]:
