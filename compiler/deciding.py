@@ -115,7 +115,7 @@ class Contest:
             kept = self._affordable(made.kept)
         dropped = [*made.dropped]
         self._tell_unbegun(made.left)
-        if not kept or not self._process_ready():
+        if not self._has_rivals(kept) or not self._process_ready():
             return self._untimed(default, [*(c for c, _ in kept), *dropped])
         started = time.monotonic()
         entries = [(default, self.program), *kept]
@@ -160,9 +160,9 @@ class Contest:
         if sums is not None:
             # No prediction tells what they save, and most of what is promised is theirs.
             asked = asked.beginning_with(sums)
-        if foreseen.contested or foreseen.share:
+        if not foreseen.sure:
             # What would be taken without a contest is not to be lost by one. What makes nothing
-            # slower is not: it goes with what is timed, and is taken where nothing of that wins.
+            # slower goes with what is timed, and is taken where nothing of that wins.
             asked = asked.beginning_with(foreseen.chosen)
             self.purse.due = foreseen.contested
         if asked.hopeless:
@@ -171,6 +171,13 @@ class Contest:
                 "predictions were off by as much as they may be"
             )
         return asked
+
+    def _has_rivals(self, kept: Sequence[_Entry]) -> bool:
+        """Whether any of these has to be timed: what makes nothing slower has not."""
+        known = None
+        if self._foreseen.sure and not self.purse.given:
+            known = self._foreseen.chosen.schedule
+        return any(candidate.schedule != known for candidate, _ in kept)
 
     def _sums(self) -> Candidate | None:
         """The graph with products with a vector as sums; None where that cannot count or fit."""

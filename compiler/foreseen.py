@@ -44,6 +44,11 @@ class Foreseen:
         """
         return not self.chosen.schedule.same_but_kernels(default_candidate(self._surveys).schedule)
 
+    @cached_property
+    def sure(self) -> bool:
+        """Whether it makes nothing slower, so that no contest has to be held for it."""
+        return not self.contested and not self.share
+
     def take(self, seen: Collection[Candidate]) -> None:
         """Take what no contest is due for where the report says that the default is chosen.
 

@@ -77,16 +77,19 @@ def test_results_are_those_of_the_library(results: Any, name: str) -> None:
     assert bool((off <= 2 * allowed + 2 * unit).all()), float(((off - 2 * allowed) / unit).max())
 
 
+@pytest.mark.parametrize("mode", ["predict", "measure"])
 @pytest.mark.parametrize("written", [True, False], ids=["tanh", "relu"])
-def test_a_prediction_is_enough(live: Any, store: Path, *, written: bool) -> None:
+def test_a_prediction_is_enough(live: Any, store: Path, mode: str, *, written: bool) -> None:
+    """No contest is held for it alone, either."""
     function = torch.tanh if written else torch.relu
 
     def f(x: Any, y: Any) -> Any:
         return function(x) * 2 + y
 
     args = (torch.randn(512, 300), torch.randn(300))
-    options = {"fusewise.store": str(store), "fusewise.mode": "predict"}
+    options = {"fusewise.store": str(store), "fusewise.mode": mode}
     live.difference([torch.compile(f, backend="fusewise", options=options)(*args)], [f(*args)])
     (report,) = fusewise.reports()
     assert report.fallback is None and report.chosen is not None
+    assert all(candidate.measured_us is None for candidate in report.candidates)
     assert (Choice(MATH, True) in report.chosen.schedule.codegen) is written
