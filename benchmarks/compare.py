@@ -36,7 +36,7 @@ SCHEMA = 1
 #: Compiling all contestants of one workload may take this long.
 _MOST_SECONDS = 900.0
 #: Of what a process that failed has told, this much is kept.
-_TOLD_CHARACTERS = 20_000
+TOLD_CHARACTERS = 20_000
 #: Characters of a reason in the table.
 _WIDTH = 60
 
@@ -86,7 +86,7 @@ class _Child:
         last = told.splitlines()[-1] if told else ""
         reason = f"its process ended with status {self._process.returncode}: {last}"
         # Where it hung stands at the end.
-        kept = told[-_TOLD_CHARACTERS:]
+        kept = told[-TOLD_CHARACTERS:]
         return {**described(self.case), "status": "failed", "reason": reason, "stderr": kept}
 
     def end(self) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import click
 import msgspec
 import torch
-from compare import described_machine
+from compare import TOLD_CHARACTERS, described_machine
 from contestants import BASELINE, cache_variables, copy_home
 from one_compile import Order
 from rich.console import Console
@@ -37,8 +37,6 @@ from fusewise.costmodel.device import device_profile
 SCHEMA = 1
 #: One first step may take this long.
 _MOST_SECONDS = 900.0
-#: Of what a process that failed has told, this much is kept.
-_TOLD_CHARACTERS = 20_000
 #: Phases that took less are not shown.
 _SHOWN_S = 0.005
 
@@ -127,7 +125,7 @@ def _run(order: Order, folder: Path) -> dict[str, Any]:
             return found
     last = done.stderr.strip().splitlines()[-1:]
     # Where it hung stands at the end.
-    told = done.stderr[-_TOLD_CHARACTERS:]
+    told = done.stderr[-TOLD_CHARACTERS:]
     return {"failure": f"status {done.returncode}: {''.join(last)[:300]}", "stderr": told}
 
 

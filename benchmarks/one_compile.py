@@ -6,7 +6,6 @@ JSON line.
 
 from __future__ import annotations
 
-import faulthandler
 import fcntl
 import json
 import sys
@@ -20,11 +19,10 @@ import msgspec
 import psutil
 import torch
 from contestants import compiled, contestant
-from steps import SETTLING, Step
+from steps import SETTLING, Step, ended_if_it_hangs
 from workloads import CASES
 
-#: Six steps take no longer. A process that hangs holds up all that wait for their turn, so it ends
-#: and tells where each of its threads was.
+#: Six steps take no longer.
 _MOST_SECONDS = 240.0
 
 
@@ -54,13 +52,11 @@ def main() -> None:
     if order.settled:
         _settle(device)
     step = Step(program, compiled(program.function, contestant(order.contestant), Path(order.home)))
-    with _turn(order.lock):
-        faulthandler.dump_traceback_later(_MOST_SECONDS, exit=True)
+    with _turn(order.lock), ended_if_it_hangs(_MOST_SECONDS):
         before = _processor_s()
         seconds = _timed(step, device)
         spent = {who: s - before.get(who, 0.0) for who, s in _processor_s().items()}
         first_steps_s = seconds + sum(_timed(step, device) for _ in range(SETTLING))
-        faulthandler.cancel_dump_traceback_later()
     told = {
         "seconds": seconds,
         "processor_s": sum(spent.values()),

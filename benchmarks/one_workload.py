@@ -7,7 +7,6 @@ with whoever started it.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import math
 import os
@@ -22,7 +21,15 @@ from typing import Any
 import msgspec
 import torch
 from contestants import BASELINE, Contestant, compiled, contestant, own_caches
-from steps import SETTLING, CallClock, GraphClock, Step, clock_for, worst_error
+from steps import (
+    SETTLING,
+    CallClock,
+    GraphClock,
+    Step,
+    clock_for,
+    ended_if_it_hangs,
+    worst_error,
+)
 from workloads import CASES, Case
 
 import fusewise
@@ -41,7 +48,7 @@ AGAIN = "again"
 #: Where the compiler itself is off by more than the tolerance, but by no more times than this, the
 #: program adds up what nearly cancels: twice its error then passes.
 _CANCELLING = 5.0
-#: A first step takes no longer. A process that hangs ends and tells where each thread was.
+#: A contestant's first steps take no longer.
 _MOST_SECONDS = 300.0
 
 
@@ -88,12 +95,11 @@ def main() -> None:
         entries = [_Entry(replace(contestant(BASELINE), name=AGAIN))]
         entries += [_Entry(contestant(name)) for name in order.contestants]
         for i, entry in enumerate(entries):
-            faulthandler.dump_traceback_later(_MOST_SECONDS, exit=True)
-            found = _compile(entry, case, device, folder / str(i), store)
+            with ended_if_it_hangs(_MOST_SECONDS):
+                found = _compile(entry, case, device, folder / str(i), store)
             if entry.who.name == AGAIN and found is not None:
                 allowed = _allowed(found, wanted, allowed)
             _check(entry, found, wanted, allowed)
-        faulthandler.cancel_dump_traceback_later()
         close_all()
         print(json.dumps({"compiled": True}), flush=True)
         turn.wait()

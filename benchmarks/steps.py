@@ -6,9 +6,11 @@ Which program it is and how it was compiled makes no difference here.
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +24,19 @@ _MOST_REPEATS = 100
 _WARM_UP_CALLS = 3
 #: Steps after the first until nothing is compiled or tuned any more.
 SETTLING = 5
+
+
+@contextmanager
+def ended_if_it_hangs(seconds: float) -> Iterator[None]:
+    """End this process after so many seconds in here, with where each of its threads was.
+
+    One that hangs would hold up all that wait for their turn.
+    """
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Step:

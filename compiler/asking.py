@@ -99,7 +99,8 @@ def worth_timing(
     tried = [one for one, _ in finish(default)]
     first = [*gaining[:1], *_by_experience(surveys, hopeful)[:1]]
     ahead, both = [], []
-    for candidate in first:
+    # Often one is both.
+    for candidate in {one.schedule: one for one in first}.values():
         made = finish(candidate)[:1]
         # What makes nothing slower is part of whatever is timed.
         ahead += [one for one, offer in made if offer.sure_us >= offer.gain_us] or [candidate]

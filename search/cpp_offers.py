@@ -23,8 +23,8 @@ from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel
 _PARALLEL: Final = 512
 _GRAINS: Final = (2048, 8192)
 #: Nanoseconds of a thread that are saved on an element by an operation that is written into a C++
-#: kernel rather than called: on an AMD EPYC of family 26 and on a Xeon, both with vectors of 64
-#: bytes. Shorter ones save it as much oftener.
+#: kernel rather than called, on an AMD EPYC of family 26 and on a Xeon; and the bytes of their
+#: vectors. Shorter ones save it as much oftener.
 _WRITTEN_SAVES: Final = {
     "exp": 0.1,
     "expm1": 0.1,
