@@ -25,6 +25,7 @@ from typing import Any, Self
 import torch
 from torch._inductor import config as inductor_config
 
+from fusewise.compiler.inductor.bar_lock import own_bar_lock
 from fusewise.compiler.inductor.deviceless import answer_without_device, gpu_in_use
 from fusewise.schedule.errors import FusewiseError
 
@@ -157,6 +158,7 @@ def _start(
     status = 1
     try:
         os.close(reading)
+        own_bar_lock()
         with suppress(ValueError):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         # The threads of OpenMP were not copied.

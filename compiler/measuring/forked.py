@@ -21,6 +21,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from fusewise.compiler.inductor.bar_lock import own_bar_lock
+
 #: A process that is larger is not copied: writing down where its memory is takes too long.
 _MOST_BYTES = 16 << 30
 #: Streams that a copy keeps.
@@ -101,6 +103,7 @@ def copy_to_measure(descriptor: int) -> Copy:
         return Copy(pid)
     code = _FAILED
     try:
+        own_bar_lock()
         # An interrupt from the terminal is meant for the caller.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _let_go_of_files(descriptor)

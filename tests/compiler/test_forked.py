@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.hub import tqdm
 
-from fusewise.compiler.measuring import client, forked
+from fusewise.compiler.measuring import client, forked, serving
 from fusewise.compiler.measuring.client import MeasuringProcess, measuring_process
 from fusewise.compiler.measuring.job import GraphJob
 from fusewise.schedule.errors import MeasureError
@@ -80,6 +82,24 @@ def test_a_copy_ends_with_what_it_was_told_by_and_leaves_no_file_open() -> None:
     assert process.ready(120.0)
     process._connection.close()
     assert process._process.wait() == 0
+
+
+def test_a_copy_does_not_wait_for_the_lock_of_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor makes one for each program that it loads."""
+
+    def serves(connection: object) -> int:
+        tqdm(range(1), disable=True)
+        return 0
+
+    monkeypatch.setattr(serving, "serve", serves)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tqdm.get_lock():
+        copy = forked.copy_to_measure(theirs.fileno())
+        deadline = time.monotonic() + 30.0
+        while copy.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        copy.kill()
+    assert copy.wait() == 0
 
 
 def test_after_a_copy_that_hung_another_kind_of_process_is_started() -> None:
