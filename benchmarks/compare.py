@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,14 +23,17 @@ import click
 import msgspec
 import torch
 from contestants import BASELINE, DEFAULT_NAMES, contestant, copy_home
-from one_workload import AGAIN, Order, described
+from one_workload import AGAIN, Order
 from rich.console import Console
 from rich.table import Table
 from table import geomean
-from workloads import CASES, Case, matching
+from workloads import CASES, Case, Drawn, draw, matching
 
 import fusewise
+from fusewise.commands.corpora import corpus_spec, graphnet_spec
 from fusewise.costmodel.device import device_key, device_profile
+from fusewise.datasets.corpus import CorpusSpec
+from fusewise.schedule.errors import CorpusError
 
 #: Of the JSON that is written.
 SCHEMA = 1
@@ -44,7 +48,7 @@ _WIDTH = 60
 class _Child:
     """The process of one workload."""
 
-    def __init__(self, case: Case, order: Order) -> None:
+    def __init__(self, case: Case | Drawn, order: Order) -> None:
         self.case = case
         # The worker's own warnings and tracebacks are kept to tell why it died.
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as this
@@ -87,7 +91,7 @@ class _Child:
         reason = f"its process ended with status {self._process.returncode}: {last}"
         # Where it hung stands at the end.
         kept = told[-TOLD_CHARACTERS:]
-        return {**described(self.case), "status": "failed", "reason": reason, "stderr": kept}
+        return {**self.case.described(), "status": "failed", "reason": reason, "stderr": kept}
 
     def end(self) -> None:
         """Have no process left."""
@@ -109,11 +113,14 @@ class _Child:
             watch.cancel()
 
 
-def outcomes(cases: Sequence[Case], jobs: int, order: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def outcomes(
+    cases: Sequence[Case | Drawn], jobs: int, order: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Compile ``jobs`` workloads at a time, then time them one by one."""
     for start in range(0, len(cases), jobs):
         children = [
-            _Child(case, Order(case=case.name, **order)) for case in cases[start : start + jobs]
+            _Child(case, Order(case=case.name, corpus=corpus_of(case), **order))
+            for case in cases[start : start + jobs]
         ]
         try:
             ready = [child.wait() for child in children]
@@ -122,6 +129,11 @@ def outcomes(cases: Sequence[Case], jobs: int, order: dict[str, Any]) -> Iterato
         finally:
             for child in children:
                 child.end()
+
+
+def corpus_of(case: Case | Drawn) -> CorpusSpec | None:
+    """What a case is drawn from; None for one of the benchmarks' own."""
+    return case.corpus if isinstance(case, Drawn) else None
 
 
 def described_machine(device: torch.device) -> dict[str, Any]:
@@ -214,6 +226,24 @@ def _show(results: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     help="Folder whose store, models and device profiles every fusewise starts from; "
     "default: none, as after installation.",
 )
+@click.option(
+    "--corpus",
+    "corpora",
+    multiple=True,
+    metavar="NAME|TARGET",
+    help="Draw programs from a corpus of 'fusewise collect' in place of the workloads; repeatable.",
+)
+@click.option(
+    "--graphnet",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Draw programs from a checkout of GraphNet. Their code is run: only one that you trust.",
+)
+@click.option("--family", "families", multiple=True, help="Draw from these alone; repeatable.")
+@click.option(
+    "--draw", "count", type=click.IntRange(1), default=30, show_default=True, help="Of each corpus."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of what is drawn.")
 @click.option("--list", "listing", is_flag=True, help="Name the workloads and stop.")
 def main(
     *,
@@ -224,13 +254,28 @@ def main(
     contestants: str,
     jobs: int,
     home: Path | None,
+    corpora: tuple[str, ...],
+    graphnet: Path | None,
+    families: tuple[str, ...],
+    count: int,
+    seed: int,
     listing: bool,
 ) -> None:
     """Compare compiled steps of real programs, each measured in one interleaved run."""
-    cases = matching(pattern)
+    cases: list[Case | Drawn] = [*matching(pattern)]
+    try:
+        specs = [corpus_spec(text, device) for text in corpora]
+        if graphnet is not None:
+            specs.append(graphnet_spec(graphnet, device))
+        specs = [msgspec.structs.replace(spec, families=families) for spec in specs]
+        drawn = [case for spec in specs for case in draw(spec, count, seed)]
+    except CorpusError as error:
+        raise click.ClickException(str(error)) from error
+    if specs:
+        cases = [case for case in drawn if re.search(pattern, case.name)]
     if listing:
         for case in cases:
-            click.echo("{name:28} {kind:10} {family}".format(**described(case)))
+            click.echo("{name:28} {kind:10} {family}".format(**case.described()))
         return
     names = list(dict.fromkeys([BASELINE, *contestants.split(",")]))
     for name in names:
@@ -239,7 +284,8 @@ def main(
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--contestants") from error
     if not cases:
-        raise click.BadParameter(f"none of {len(CASES)} matches", param_hint="--workloads")
+        among = len(drawn) if specs else len(CASES)
+        raise click.BadParameter(f"none of {among} matches", param_hint="--workloads")
     on = torch.device(device)
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fusewise-benchmarks-") as scratch:
@@ -248,13 +294,17 @@ def main(
         # Probed once a machine, not once a workload; part of nobody's compile time.
         device_profile(on, store)
         order = {"device": device, "contestants": names, "seconds": seconds, "store": str(store)}
+        run = {"seconds": seconds, "jobs": jobs}
+        if specs:
+            told = [{"name": spec.name, "scale": spec.scale} for spec in specs]
+            run |= {"corpora": told, "families": families, "seed": seed}
         try:
             for result in outcomes(cases, jobs, order):
                 results.append(result)
                 _tell(result, len(results), len(cases))
                 if path is not None:
                     # After each, so that an interrupted run keeps what it has.
-                    _write(path, on, results, {"seconds": seconds, "jobs": jobs})
+                    _write(path, on, results, run)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
     _show(results, [*names, AGAIN])

@@ -20,7 +20,7 @@ import psutil
 import torch
 from contestants import compiled, contestant
 from steps import SETTLING, Step, ended_if_it_hangs
-from workloads import CASES
+from workloads import named
 
 #: Six steps take no longer.
 _MOST_SECONDS = 240.0
@@ -44,7 +44,7 @@ class Order(msgspec.Struct, frozen=True):
 def main() -> None:
     """Do what the order in the first argument says."""
     order = msgspec.json.decode(sys.argv[1], type=Order)
-    case = next(case for case in CASES if case.name == order.case)
+    case = named(order.case)
     device = torch.device("cuda", 0) if order.device == "cuda" else torch.device(order.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)

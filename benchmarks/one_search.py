@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import torch
 from legal_plans import LegalPlans, Partition, TooManyError, annealed, drawn, greedy
-from workloads import CASES
+from workloads import named
 
 from fusewise.compiler.contest import announce, graph_job
 from fusewise.compiler.inductor.cpp_batch import build_library
@@ -364,7 +364,7 @@ def sample_of(name: str, order: Order) -> GraphSample:
     device = torch.device(order.device)
     corpus, _, program = name.partition(":")
     if not program:
-        case = next(case for case in CASES if case.name == name)
+        case = named(name)
         built = case.build(device)
         return GraphSample(
             name=name,

@@ -5,6 +5,7 @@ Knows which programs run and how fast; the rule by which one is accepted is the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -207,7 +208,8 @@ def hold(
     Args:
         job: the graph.
         programs: candidates with their programs.
-        budget_s: seconds for building and timing them.
+        budget_s: seconds for building and timing them. Where calls take so long that not all can
+            be told from Inductor's own within them, the last ones are left out.
         memory: whether the most memory that each needs is wanted, too.
         more: whether another contest of the graph will follow.
         timing_s: seconds that go into timing at most, much less where all is decided; a sixth of
@@ -227,9 +229,9 @@ def hold(
             remedy="mode predict chooses without measuring",
         )
     # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
+    began = time.monotonic()
     timeout_s = min(60.0 + 4 * budget_s, _MOST_WAITING_S)
     seconds = min(max(budget_s / 6, 1.0), 20.0) if timing_s is None else timing_s
-    timing = Budget(seconds=seconds, memory=memory, more=more, race=race)
     process = measuring_process(job.device)
     if process.graph_id != job.graph_id:
         # The process that the graph was announced to is gone; this one is new.
@@ -259,6 +261,8 @@ def hold(
         )
         for candidate, program in programs
     ]
+    left_s = max(0.0, budget_s - (time.monotonic() - began))
+    timing = Budget(seconds=seconds, within_s=left_s, memory=memory, more=more, race=race)
     return process.measure(jobs, timing, timeout_s)
 
 

@@ -16,9 +16,20 @@ from workloads import (
     training,
     vision,
 )
+from workloads.drawn import Drawn, draw
 from workloads.program import Case, Program, Workload
 
-__all__ = ["CASES", "WORKLOADS", "Case", "Program", "Workload", "matching"]
+__all__ = [
+    "CASES",
+    "WORKLOADS",
+    "Case",
+    "Drawn",
+    "Program",
+    "Workload",
+    "draw",
+    "matching",
+    "named",
+]
 
 WORKLOADS: tuple[Workload, ...] = (
     *library_models.WORKLOADS,
@@ -49,3 +60,8 @@ def matching(pattern: str) -> list[Case]:
             for text in (case.name, case.workload.kind, case.workload.family)
         )
     ]
+
+
+def named(name: str) -> Case:
+    """The case of that name."""
+    return next(case for case in CASES if case.name == name)

@@ -19,7 +19,7 @@ Kind = Literal["inference", "training"]
 
 FP32 = torch.float32
 BF16 = torch.bfloat16
-NAMES = {FP32: "fp32", BF16: "bf16"}
+NAMES = {FP32: "fp32", BF16: "bf16", torch.float16: "fp16"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Program:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    if tensor.dtype is not BF16:
+    if tensor.dtype not in NAMES or tensor.dtype is FP32:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
     return tensor.detach().float().requires_grad_(tensor.requires_grad)
 
@@ -79,6 +79,15 @@ class Case:
     def name(self) -> str:
         """Such as ``bert_encoder-bf16``."""
         return f"{self.workload.name}-{NAMES[self.dtype]}"
+
+    def described(self) -> dict[str, str]:
+        """Name, kind, family and dtype, as they are told."""
+        return {
+            "name": self.name,
+            "kind": self.workload.kind,
+            "family": self.workload.family,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
 
     def build(self, device: torch.device) -> Program:
         """The program on ``device``; the same values each time."""

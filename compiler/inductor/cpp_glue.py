@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-#: Part of what kernels are known by: changes with the text below.
-VERSION = 1
+#: Part of what kernels are known by: changes with the text below, and with what is compiled
+#: together.
+VERSION = 2
 #: What a kernel's functions are called, before its key: once, and many times over.
 CALL, REPEAT = "call_", "repeat_"
 

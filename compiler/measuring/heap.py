@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fusewise.compiler.measuring.peak import allocated
 from fusewise.compiler.measuring.runs import CpuRun
-from fusewise.search.interleave import ratios
+from fusewise.search.interleave import PLAIN, PLAIN_ROUNDS, ratios
 from fusewise.search.samples import summary
 
 if sys.platform != "win32":
@@ -65,7 +66,7 @@ def under_both(
     """
     found = list(times)
     before = {i: ratios(times[i], times[0]) for i in range(1, len(runs)) if sound[i]}
-    rivals = [i for i, kept in before.items() if summary(kept).median < _NO_SLOWER]
+    rivals = [i for i, kept in before.items() if _may_be_taken(kept)]
     if not rivals or _glibc() is None:
         return found
     asked = [runs[i] for i in (0, *rivals)]
@@ -80,6 +81,13 @@ def under_both(
             counts = [(a + b) / 2 for a, b in zip(before[i], counts, strict=False)]
         found[i] = [ratio * own for ratio, own in zip(counts, times[0], strict=False)]
     return found
+
+
+def _may_be_taken(kept: Sequence[float]) -> bool:
+    """Whether ratios to the default's time are no worse than 1, and enough to say anything."""
+    found = summary(kept)
+    told = math.isfinite(found.high) or (len(kept) >= PLAIN_ROUNDS and max(kept) < PLAIN)
+    return told and found.median < _NO_SLOWER
 
 
 def _matters(runs: Sequence[CpuRun], us: Sequence[float]) -> bool:

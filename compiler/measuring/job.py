@@ -58,6 +58,9 @@ class Budget:
     """How long and how well to measure."""
 
     seconds: float
+    #: Seconds after which no further program is begun that could not be told from the first in time
+    #: that is left; None for no end.
+    within_s: float | None = None
     min_rounds: int = 12
     max_rounds: int = 400
     #: Half-width of the 95 % interval of a median, relative, at which more rounds are no use.

@@ -26,7 +26,7 @@ if sys.platform == "linux":
     _FLAG = os.SCHED_RESET_ON_FORK
 
 #: A window that may last longer is not opened: what takes as long does not need one.
-_LONGEST_S = 0.05
+LONGEST_S = 0.05
 _RT_RUNTIME = Path("/proc/sys/kernel/sched_rt_runtime_us")
 _TASKS = Path("/proc/self/task")
 _MAPS = Path("/proc/self/maps")
@@ -50,7 +50,7 @@ class Quiet:
         self._threads: list[int] = []
         self._before = 0
 
-    def expect(self, seconds: float, *, longest: float = _LONGEST_S) -> None:
+    def expect(self, seconds: float, *, longest: float = LONGEST_S) -> None:
         """Say how long the next windows will be; threads that were started since are seen.
 
         They are not opened where they would be longer than ``longest``.

@@ -14,7 +14,7 @@ import torch
 
 from fusewise.compiler.inductor.program import Call
 from fusewise.compiler.measuring import cuda_timing
-from fusewise.compiler.measuring.quiet import Quiet
+from fusewise.compiler.measuring.quiet import LONGEST_S, Quiet
 
 #: One timed round lasts at least this long, so that the clock's own cost does not count.
 _ROUND_S = 2e-3
@@ -35,6 +35,8 @@ class _Run:
         #: Indices that were overwritten would send a second call out of bounds.
         self._single = any(not v.dtype.is_floating_point for v in self._pristine.values())
         self.repeats = 1
+        #: Seconds of one call, as far as they were known when it was made ready.
+        self.takes_s = 0.0
 
     def _restore(self) -> None:
         for i, value in self._pristine.items():
@@ -42,15 +44,18 @@ class _Run:
 
     def _calibrate(self, timed: Callable[[], float]) -> float:
         """Decide how often it is called in a round; seconds that one call takes."""
-        timed()
         once = timed()
-        for _ in range(_CALIBRATIONS - 1):
-            # What takes longer than a round is called once in each, however long exactly.
-            if once > _ROUND_S:
-                break
-            once = min(once, timed())
+        if once <= LONGEST_S:
+            # It was slower than others will be.
+            once = timed()
+            for _ in range(_CALIBRATIONS - 1):
+                # What takes longer than a round is called once in each, however long exactly.
+                if once > _ROUND_S:
+                    break
+                once = min(once, timed())
         if not self._single:
             self.repeats = max(1, min(_MOST_REPEATS, int(_ROUND_S / max(once, 1e-7))))
+        self.takes_s = once
         return once
 
 
@@ -65,17 +70,20 @@ class CpuRun(_Run):
         once = self._calibrate(self._round)
         for _ in range(_MOST_TRIES - 1):
             # Other programs make a call look longer than a window may be.
-            if not self._quiet.disturbed or once <= _ROUND_S:
+            if not self._quiet.disturbed or once <= _ROUND_S or once > _MOST_TRIES * LONGEST_S:
                 break
             once = min(once, self._round())
         self._least = once
         self._quiet.expect(self.repeats * once)
 
     def __call__(self) -> float:
-        """Seconds for one call, averaged over one round; the best of some if it is disturbed."""
+        """Seconds for one call, averaged over one round; the best of some if it is disturbed.
+
+        Other programs get into every round of a call that takes long, and into all alike.
+        """
         best = self._round()
         for _ in range(_MOST_TRIES - 1):
-            if not self._quiet.disturbed:
+            if not self._quiet.disturbed or best > _MOST_TRIES * LONGEST_S:
                 break
             best = min(best, self._round())
         if best < self._least:

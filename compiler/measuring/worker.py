@@ -61,7 +61,7 @@ from fusewise.compiler.measuring.runs import (
 )
 from fusewise.schedule.errors import first_line
 from fusewise.search.gate import MARGIN, as_good
-from fusewise.search.interleave import interleave
+from fusewise.search.interleave import PLAIN_ROUNDS, interleave
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,8 @@ log = logging.getLogger(__name__)
 _MOST_KEPT_BYTES = 2 << 30
 #: Elements that torch does not leave to one thread.
 _WORK_FOR_ALL = 1 << 20
+#: Calls that a program takes, if they are slow ones, to be made ready to be timed.
+_READY_CALLS = 2
 #: Part of the time for timing that what is no slower may have on top, under another heap.
 _AGAIN_SHARE = 0.5
 #: Part of it that may go into judging results of few elements more closely.
@@ -181,10 +183,13 @@ class Worker:
     ) -> GraphResult:
         seconds = dict(graph.seconds)
         start = time.perf_counter()
-        loaded = [
-            call and self._ready(graph, call, result)
-            for call, result in zip(calls, results, strict=True)
-        ]
+        loaded: list[Loaded | None] = []
+        for call, result in zip(calls, results, strict=True):
+            passed = time.perf_counter() - start
+            if call is None or _too_long(loaded, passed, budget, result):
+                loaded.append(None)
+            else:
+                loaded.append(self._ready(graph, call, result))
         seconds["compile"] += time.perf_counter() - start
         start = time.perf_counter()
         state: dict[str, float] = {}
@@ -321,6 +326,30 @@ class Worker:
         if total > _MOST_KEPT_BYTES:
             values = {n: v for n, v in values.items() if not v.dtype.is_floating_point}
         self._kept = {graph.job.graph_id: values}
+
+
+def _too_long(
+    loaded: Sequence[Loaded | None], passed_s: float, budget: Budget, result: ProgramResult
+) -> bool:
+    """Whether calls take so long that one more program could not be told from the default in time.
+
+    Args:
+        loaded: what is ready to be timed, the default first.
+        passed_s: seconds since that was begun.
+        budget: what it is held against.
+        result: of the program; is told the reason.
+    """
+    if not loaded or loaded[0] is None or budget.within_s is None:
+        return False
+    takes_s = loaded[0].run.takes_s
+    ready = sum(program is not None for program in loaded)
+    calls = _READY_CALLS + (ready + 1) * PLAIN_ROUNDS
+    if passed_s + calls * takes_s <= max(budget.within_s, budget.seconds):
+        return False
+    result.failure = (
+        f"not run: a call takes {takes_s:.2g} s, too long to compare it in {budget.within_s:.2g} s"
+    )
+    return True
 
 
 def _timed(

@@ -121,6 +121,22 @@ template <typename T> static T twice(T x) {{ return x * {n}; }}"""
     assert ran(sources[1], library)[:3] == [3, 12, 21]
 
 
+def test_kernels_that_transpose_are_compiled_apart(cache: Path, compilers: list[Any]) -> None:
+    """A compiler makes each faster where it is the only one."""
+    transpose = (
+        "float a[256] = {}, b[256]; a[16] = %d; transpose_mxn<float,16,16,false>(a,16,b,16);"
+    )
+    some = [program(f"{transpose % i} in_out_ptr0[i] += b[1];") for i in range(3)]
+    others = [program(f"in_out_ptr0[i] *= {i};") for i in range(5)]
+    library = build_library([(source, {}) for source in (*some, *others)], processes=1)
+    assert len(compilers) == 3
+    for i, source in enumerate(some):
+        assert ran(source, library) == [j + i for j in range(8)]
+    for i, source in enumerate(others):
+        assert ran(source, library) == [j * i for j in range(8)]
+    assert len(compilers) == 3
+
+
 def test_kernel_with_macros_is_left_to_inductor(cache: Path, compilers: list[Any]) -> None:
     source = program("in_out_ptr0[i] = BY;", "#define BY 4")
     assert ran(source, build_library([(source, {})])) == [4.0] * 8

@@ -167,6 +167,35 @@ def test_a_window_is_for_what_a_round_takes_when_nobody_disturbs_it(
     assert len(expected) == 2 and expected[1] < expected[0]
 
 
+def test_a_call_that_takes_long_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+
+    def slow(_: list[Any]) -> None:
+        calls.append(time.monotonic())
+        time.sleep(0.2)
+
+    # Somebody else runs in every window.
+    monkeypatch.setattr(
+        Quiet, "disturbed", property(lambda _: True, lambda *_: None), raising=False
+    )
+    run = CpuRun(slow, [], [])
+    assert (len(calls), run.repeats) == (1, 1)
+    assert 0.2 <= run.takes_s < 2.0
+    assert 0.2 <= run() < 2.0
+    assert len(calls) == 2
+
+
+def test_programs_that_there_is_no_time_to_compare_are_not_run(live: Any) -> None:
+    (graph,) = live.captured("layer_norm", "cpu")
+    worker = Worker()
+    jobs = [program_job("default", graph.stock), program_job("alone", alone(graph))]
+    for within_s, times in ((0.0, 1), (60.0, 2)):
+        worker.prepare(job_of(graph, "cpu"))
+        result = worker.measure(jobs, Budget(seconds=1e-9, within_s=within_s))
+        assert sum(bool(program.samples) for program in result.programs) == times
+        assert ("too long to compare it in 0 s" in result.programs[1].failure) == (times == 1)
+
+
 def test_overwritten_indices_are_put_back_before_every_call(live: Any) -> None:
     def f(ids: Any, table: Any) -> Any:
         rows = table[ids]
