@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from fusewise.datasets.corpus import CorpusSpec
+
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 
@@ -55,6 +57,37 @@ def test_two_builds_take_the_same_first_step(scripts, name: str) -> None:
     assert steps.worst_error(first, second) == 0
     assert all(tensor.isfinite().all() for tensor in first)
     assert len(first) > 1
+
+
+def test_programs_are_drawn_from_a_corpus(scripts) -> None:
+    workloads, steps = scripts["workloads"], scripts["steps"]
+    drawn = workloads.draw(CorpusSpec(name="generated"), 3, 7)
+    assert drawn == workloads.draw(CorpusSpec(name="generated"), 3, 7)
+    assert len({each.name for each in drawn}) == 3
+    for each in drawn:
+        case = each.case()
+        assert case.name.startswith(each.name) and case.workload.family.startswith("generated/")
+        programs = [case.build(CPU) for _ in range(2)]
+        assert programs[0].backward == (case.workload.kind == "training")
+        first, second = (steps.Step(program, program.function).first() for program in programs)
+        assert steps.worst_error(first, second) == 0
+
+
+def test_a_drawn_program_is_trained_where_it_can_be(scripts, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def made():\n"
+        "    return torch.nn.Linear(4, 3), (torch.arange(8.0).view(2, 4),)\n"
+    )
+    spec = CorpusSpec(name="target", path=f"{tmp_path / 'mine.py'}:made")
+    (drawn,) = scripts["workloads"].draw(spec, 5, 0)
+    program = drawn.case().build(CPU)
+    assert program.backward
+    loss, *others = scripts["steps"].Step(program, program.function).first()
+    assert loss.shape == ()
+    # Of the sum of all outputs: a weight's gradient is what it is multiplied with, over the rows.
+    (of_weights,) = (tensor for tensor in others if tensor.shape == (3, 4))
+    assert of_weights.tolist() == [[4.0, 6.0, 8.0, 10.0]] * 3
 
 
 def test_an_error_is_found_in_the_worst_tensor(scripts) -> None:
