@@ -120,19 +120,12 @@ def _build_all(
 
 
 def _parts(kernels: list[CppKernel], processes: int) -> Iterator[list[CppKernel]]:
-    """Cut so that every compiler has work, but none starts for less than it costs to start.
-
-    No two kernels that transpose are compiled together, which would make them slower.
-    """
-    transposing = sum(kernel.transposes for kernel in kernels)
+    """Cut so that every compiler has work, but none starts for less than it costs to start."""
     count = max(
-        1,
-        transposing,
-        -(-len(kernels) // _MOST_TOGETHER),
-        min(processes, len(kernels) // _LEAST_TOGETHER),
+        1, -(-len(kernels) // _MOST_TOGETHER), min(processes, len(kernels) // _LEAST_TOGETHER)
     )
     # In an order that does not depend on the programs, so that the same kernels meet again.
-    kernels = sorted(kernels, key=lambda kernel: (not kernel.transposes, kernel.key))
+    kernels = sorted(kernels, key=lambda kernel: kernel.key)
     for i in range(count):
         yield kernels[i::count]
 

@@ -30,7 +30,6 @@ _CALL = "cpp_pybinding"
 _ENTRY = re.compile(r'extern\s+"C"(?!\s*\{)')
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]+(\S+)[ \t]*$", re.MULTILINE)
 #: Macros outlive the namespace of the kernel that defines them.
-_TRANSPOSE = re.compile(r"\btranspose_mxn\s*<")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*(define|undef)\b", re.MULTILINE)
 
 
@@ -63,17 +62,6 @@ class CppKernel:
         # depending on what was built before it.
         body = _ENTRY.sub("__attribute__((noinline, aligned(64)))", self.source)
         return _INCLUDE.sub("", body)
-
-    @property
-    def transposes(self) -> bool:
-        """Whether it calls torch's functions that transpose a block of numbers.
-
-        They are large. A compiler puts one in the place of its only call in a translation unit, and
-        leaves out what a smaller block does not need; where there are other calls it does not. A
-        kernel took 2.8 times as long beside another one that transposes. Of 207 kernels of 70
-        programs no others were compiled to other calls beside each other than alone.
-        """
-        return _TRANSPOSE.search(self.source) is not None
 
     @property
     def can_be_joined(self) -> bool:
