@@ -25,6 +25,7 @@ from fusewise.compiler.measuring.inputs import Observed, specify
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
 from fusewise.compiler.measuring.reference import dtypes_of
 from fusewise.compiler.measuring.sent_graph import send_graph
+from fusewise.compiler.measuring.window_offsets import inner_offsets
 from fusewise.schedule.errors import MeasureError, PlanError
 from fusewise.schedule.schedule import Candidate
 
@@ -67,6 +68,7 @@ def graph_job(
             names,
             () if backward else observed,
             saved=frozenset(names) if backward else frozenset(),
+            made_up=inner_offsets(graph.gm),
         ),
         input_names=names,
         output_names=output_names(graph.gm),

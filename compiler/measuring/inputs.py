@@ -101,6 +101,7 @@ def specify(
     names: Sequence[str],
     observed: Sequence[Observed | None],
     saved: Mapping[str, Any] | frozenset[str] = frozenset(),
+    made_up: Mapping[str, int] | None = None,
 ) -> tuple[Input, ...]:
     """Say how to make the inputs of a graph.
 
@@ -110,11 +111,13 @@ def specify(
         observed: of the whole program's inputs, in its order; matched by position where shapes
             agree and by shape and dtype elsewhere.
         saved: names of values that a forward graph keeps for this one.
+        made_up: integers to fill inputs of these names with of which nothing is known.
 
     Raises:
         MeasureError: an input that cannot be made here; names it.
     """
     remaining = list(observed)
+    made_up = made_up or {}
     result: list[Input] = []
     for i, (name, value) in enumerate(zip(names, example_inputs, strict=True)):
         if not isinstance(value, torch.Tensor):
@@ -127,13 +130,17 @@ def specify(
                 remedy="mode predict chooses without measuring",
             )
         shape = tuple(_size(name, n) for n in value.shape)
+        seen = _match(remaining, i, shape, value.dtype)
+        if seen is None and name in made_up:
+            number = made_up[name]
+            seen = Observed(shape, value.dtype, number, number, number, 0.0)
         result.append(
             TensorInput(
                 shape=shape,
                 stride=tuple(_size(name, n) for n in value.stride()),
                 dtype=value.dtype,
                 device=str(value.device),
-                observed=_match(remaining, i, shape, value.dtype),
+                observed=seen,
                 saved=name if name in saved else None,
             )
         )

@@ -235,6 +235,23 @@ def test_backward_runs_on_what_the_forward_saved(live: Any, device: str) -> None
     assert all(max(program.errors) < 1e-5 for program in result.programs)
 
 
+@pytest.mark.parametrize(("window", "padding"), [(3, 1), ((5, 3), (2, 0)), (2, 0)])
+def test_pooling_is_measured_though_nothing_is_known_of_its_forward(
+    live: Any, device: str, window: Any, padding: Any
+) -> None:
+    """What was saved of it says where in its window each element was, padding left out."""
+
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.max_pool2d(x.sin(), window, 2, padding).exp().sum()
+
+    x = live.Make(device, torch.float32).tensor(2, 3, 12, 16).requires_grad_()
+    _, backward = live.capture(live.UserProgram(pooled, (x,), training=True))
+    worker = Worker()
+    worker.prepare(job_of(backward, device))
+    (program,) = worker.measure([program_job("default", backward.stock)], QUICK).programs
+    assert program.failure == "" and program.samples
+
+
 def test_random_graphs_are_compared_with_the_default(live: Any, device: str) -> None:
     forward, backward = live.captured("dropout", device)
     assert draws_random_numbers(forward.compile.gm)
