@@ -58,8 +58,8 @@ class Budget:
     """How long and how well to measure."""
 
     seconds: float
-    #: Seconds after which no further program is begun that could not be told from the first in time
-    #: that is left; None for no end.
+    #: Seconds that calls may take if the programs are to be told apart: where they take longer the
+    #: last programs are not run; None for no end.
     within_s: float | None = None
     min_rounds: int = 12
     max_rounds: int = 400

@@ -71,6 +71,8 @@ _MOST_KEPT_BYTES = 2 << 30
 _WORK_FOR_ALL = 1 << 20
 #: Calls that a program takes, if they are slow ones, to be made ready to be timed.
 _READY_CALLS = 2
+#: Seconds that calls of all programs may take in any case.
+_LEAST_CALLING_S = 3.0
 #: Part of the time for timing that what is no slower may have on top, under another heap.
 _AGAIN_SHARE = 0.5
 #: Part of it that may go into judging results of few elements more closely.
@@ -185,8 +187,7 @@ class Worker:
         start = time.perf_counter()
         loaded: list[Loaded | None] = []
         for call, result in zip(calls, results, strict=True):
-            passed = time.perf_counter() - start
-            if call is None or _too_long(loaded, passed, budget, result):
+            if call is None or _too_long(loaded, budget, result):
                 loaded.append(None)
             else:
                 loaded.append(self._ready(graph, call, result))
@@ -328,26 +329,23 @@ class Worker:
         self._kept = {graph.job.graph_id: values}
 
 
-def _too_long(
-    loaded: Sequence[Loaded | None], passed_s: float, budget: Budget, result: ProgramResult
-) -> bool:
+def _too_long(loaded: Sequence[Loaded | None], budget: Budget, result: ProgramResult) -> bool:
     """Whether calls take so long that one more program could not be told from the default in time.
 
     Args:
         loaded: what is ready to be timed, the default first.
-        passed_s: seconds since that was begun.
         budget: what it is held against.
         result: of the program; is told the reason.
     """
     if not loaded or loaded[0] is None or budget.within_s is None:
         return False
     takes_s = loaded[0].run.takes_s
-    ready = sum(program is not None for program in loaded)
-    calls = _READY_CALLS + (ready + 1) * PLAIN_ROUNDS
-    if passed_s + calls * takes_s <= max(budget.within_s, budget.seconds):
+    programs = 1 + sum(program is not None for program in loaded)
+    within_s = max(budget.within_s, _LEAST_CALLING_S)
+    if programs * (_READY_CALLS + PLAIN_ROUNDS) * takes_s <= within_s:
         return False
     result.failure = (
-        f"not run: a call takes {takes_s:.2g} s, too long to compare it in {budget.within_s:.2g} s"
+        f"not run: a call takes {takes_s:.2g} s, too long to compare it in {within_s:.2g} s"
     )
     return True
 
