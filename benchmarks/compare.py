@@ -30,9 +30,8 @@ from table import geomean
 from workloads import CASES, Case, Drawn, draw, matching
 
 import fusewise
-from fusewise.commands.corpora import corpus_spec, graphnet_spec
+from fusewise.commands.corpora import corpora_specs
 from fusewise.costmodel.device import device_key, device_profile
-from fusewise.datasets.corpus import CorpusSpec
 from fusewise.schedule.errors import CorpusError
 
 #: Of the JSON that is written.
@@ -119,7 +118,7 @@ def outcomes(
     """Compile ``jobs`` workloads at a time, then time them one by one."""
     for start in range(0, len(cases), jobs):
         children = [
-            _Child(case, Order(case=case.name, corpus=corpus_of(case), **order))
+            _Child(case, Order(case=case.name, corpus=case.corpus, **order))
             for case in cases[start : start + jobs]
         ]
         try:
@@ -129,11 +128,6 @@ def outcomes(
         finally:
             for child in children:
                 child.end()
-
-
-def corpus_of(case: Case | Drawn) -> CorpusSpec | None:
-    """What a case is drawn from; None for one of the benchmarks' own."""
-    return case.corpus if isinstance(case, Drawn) else None
 
 
 def described_machine(device: torch.device) -> dict[str, Any]:
@@ -264,10 +258,10 @@ def main(
     """Compare compiled steps of real programs, each measured in one interleaved run."""
     cases: list[Case | Drawn] = [*matching(pattern)]
     try:
-        specs = [corpus_spec(text, device) for text in corpora]
-        if graphnet is not None:
-            specs.append(graphnet_spec(graphnet, device))
-        specs = [msgspec.structs.replace(spec, families=families) for spec in specs]
+        specs = [
+            msgspec.structs.replace(spec, families=families)
+            for spec in corpora_specs(corpora, graphnet, device)
+        ]
         drawn = [case for spec in specs for case in draw(spec, count, seed)]
     except CorpusError as error:
         raise click.ClickException(str(error)) from error

@@ -37,6 +37,7 @@ from fusewise.compiler.measuring.client import close_all
 from fusewise.compiler.measuring.device import device_lock
 from fusewise.compiler.reports import GraphReport
 from fusewise.datasets.corpus import CorpusSpec
+from fusewise.schedule.errors import CorpusError
 from fusewise.search.interleave import interleave, ratios
 from fusewise.search.samples import summary
 
@@ -84,7 +85,7 @@ def main() -> None:
     order = msgspec.json.decode(sys.argv[1], type=Order)
     turn = threading.Event()
     threading.Thread(target=_listen, args=(turn,), daemon=True).start()
-    case = named(order.case) if order.corpus is None else Drawn(order.corpus, order.case).case()
+    case = _case(order)
     # torch wants an index where it is told the device to be current.
     device = torch.device("cuda", 0) if order.device == "cuda" else torch.device(order.device)
     if device.type == "cuda":
@@ -109,6 +110,16 @@ def main() -> None:
         with device_lock(str(device)).acquire(timeout=3600.0):
             times = _time(entries, device, order.seconds)
     print(json.dumps(_told(case, entries, times)), flush=True)
+
+
+def _case(order: Order) -> Case:
+    if order.corpus is None:
+        return named(order.case)
+    try:
+        return Drawn(order.corpus, order.case).case()
+    except CorpusError as error:
+        # Many a program of a corpus is of no use; what was refused says why.
+        sys.exit(str(error))
 
 
 def _listen(turn: threading.Event) -> None:

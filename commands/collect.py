@@ -186,7 +186,7 @@ def collect(
     # torch takes seconds to import, which --help is not made to wait for.
     import msgspec
 
-    from fusewise.commands.corpora import corpus_spec, graphnet_spec
+    from fusewise.commands.corpora import corpora_specs
     from fusewise.compiler.collecting.run import items, run
     from fusewise.compiler.collecting.work import Settings
     from fusewise.schedule.errors import OptionError
@@ -199,11 +199,9 @@ def collect(
         )
     if ray is None:
         usable_device(device)
-    specs = [corpus_spec(name, device) for name in names]
-    if graphnet is not None:
-        specs.append(graphnet_spec(graphnet, device))
-    if not specs:
-        specs.append(corpus_spec("generated", device))
+    if not names and graphnet is None:
+        names = ("generated",)
+    specs = corpora_specs(names, graphnet, device)
     if scale is not None:
         specs = [msgspec.structs.replace(spec, scale=scale) for spec in specs]
     if limit is None and seconds is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,18 @@ from fusewise.schedule.errors import CorpusError
 _SCALES: Final = {"cpu": 1.0, "cuda": 16.0}
 #: Corpora that need nothing but a name.
 _BY_NAME: Final = ("generated", "transformers", "timm")
+
+
+def corpora_specs(
+    names: Iterable[str], graphnet: Path | None, device_type: str
+) -> list[CorpusSpec]:
+    """What all ``--corpus`` and ``--graphnet`` name, in their order; see :func:`corpus_spec`.
+
+    Raises:
+        CorpusError: one of the names is neither a corpus nor a program.
+    """
+    specs = [corpus_spec(name, device_type) for name in names]
+    return specs if graphnet is None else [*specs, graphnet_spec(graphnet, device_type)]
 
 
 def corpus_spec(text: str, device_type: str) -> CorpusSpec:

@@ -230,8 +230,8 @@ def hold(
             subject="graph",
             remedy="mode predict chooses without measuring",
         )
-    # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
     began = time.monotonic()
+    # Compiling in the worker is bounded by the caller's budget as well, and never cut too short.
     timeout_s = min(60.0 + 4 * budget_s, _MOST_WAITING_S)
     seconds = min(max(budget_s / 6, 1.0), 20.0) if timing_s is None else timing_s
     process = measuring_process(job.device)

@@ -23,7 +23,7 @@ import msgspec
 
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.schedule import Candidate
-from fusewise.search.interleave import PLAIN, PLAIN_ROUNDS, ratios
+from fusewise.search.interleave import plainly_faster, ratios
 from fusewise.search.samples import Summary, summary
 
 #: By how much, relative, a candidate has to be faster.
@@ -161,15 +161,15 @@ def _rule(
 ) -> Ruling:
     if not times:
         return Ruling(False, "was not measured", None, False)
-    ratio = summary(ratios(times, default), confidence=level)
+    by_round = ratios(times, default)
+    ratio = summary(by_round, confidence=level)
     excess = _excess(errors, allowed)
     if excess is not None:
         return Ruling(False, excess, ratio, False)
     figures = f"{ratio.median:.3f} of the default's time in {ratio.count} rounds"
     if not math.isfinite(ratio.high):
-        slowest = max(ratios(times, default))
-        if ratio.count >= PLAIN_ROUNDS and slowest < PLAIN:
-            return Ruling(True, f"{figures}, {slowest:.3f} in the slowest", ratio, True)
+        if plainly_faster(by_round):
+            return Ruling(True, f"{figures}, {max(by_round):.3f} in the slowest", ratio, True)
         return Ruling(False, f"{figures}, too few to tell from noise", ratio, True)
     interval = f"{level:.1%} interval {ratio.low:.3f} to {ratio.high:.3f}"
     if ratio.high < 1 - margin:

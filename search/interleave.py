@@ -150,6 +150,11 @@ def _timed(run: Callable[[], float], i: int) -> float:
     return value
 
 
+def plainly_faster(by_round: Sequence[float]) -> bool:
+    """Whether ratios to the first run's times tell that a run is faster, however few they are."""
+    return len(by_round) >= PLAIN_ROUNDS and max(by_round) < PLAIN
+
+
 def _may_be_plain(times: Sequence[float], baseline: Sequence[float]) -> bool:
     return max(ratios(times, baseline)) < PLAIN
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from fusewise.datasets.corpora import on_device, open_corpus
 from fusewise.datasets.corpus import CorpusSpec, GraphSample, scalar_loss
-from workloads.program import NAMES, Case, Program, Workload
+from workloads.program import NAMES, Case, Program, Workload, copied
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Drawn:
             own = dataclasses.replace(
                 sample,
                 module=copy.deepcopy(sample.module),
-                args=_copied(sample.args),
-                kwargs=_copied(sample.kwargs),
+                args=pytree.tree_map_only(Tensor, copied, sample.args),
+                kwargs=pytree.tree_map_only(Tensor, copied, sample.kwargs),
             )
             own = on_device(own, device)
             return Program(_Step(own), (own.args, own.kwargs), own.training)
@@ -79,13 +79,6 @@ class _Step(nn.Module):
         """What the module gives, or a loss of it."""
         found = self.function(*args, **kwargs)
         return scalar_loss(found) if self.trained else found
-
-
-def _copied(values: Any) -> Any:
-    def copied(tensor: Tensor) -> Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-    return pytree.tree_map_only(Tensor, copied, values)
 
 
 def _dtype(sample: GraphSample) -> torch.dtype:

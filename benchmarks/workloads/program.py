@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +51,14 @@ class Program:
         return Program(function, pytree.tree_map_only(Tensor, _wide, self.args), self.backward)
 
 
+def copied(tensor: Tensor) -> Tensor:
+    """A tensor of the same values that is a leaf."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
 def _wide(tensor: Tensor) -> Tensor:
     if tensor.dtype not in NAMES or tensor.dtype is FP32:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return copied(tensor)
     return tensor.detach().float().requires_grad_(tensor.requires_grad)
 
 
@@ -71,6 +76,9 @@ class Workload:
 @dataclass(frozen=True)
 class Case:
     """A workload in one dtype: what is compared at a time."""
+
+    #: It is drawn from none.
+    corpus: ClassVar[None] = None
 
     workload: Workload
     dtype: torch.dtype

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 from fusewise.compiler.measuring.peak import allocated
 from fusewise.compiler.measuring.runs import CpuRun
-from fusewise.search.interleave import PLAIN, PLAIN_ROUNDS, ratios
+from fusewise.search.interleave import plainly_faster, ratios
 from fusewise.search.samples import summary
 
 if sys.platform != "win32":
@@ -86,8 +86,7 @@ def under_both(
 def _may_be_taken(kept: Sequence[float]) -> bool:
     """Whether ratios to the default's time are no worse than 1, and enough to say anything."""
     found = summary(kept)
-    told = math.isfinite(found.high) or (len(kept) >= PLAIN_ROUNDS and max(kept) < PLAIN)
-    return told and found.median < _NO_SLOWER
+    return found.median < _NO_SLOWER and (math.isfinite(found.high) or plainly_faster(kept))
 
 
 def _matters(runs: Sequence[CpuRun], us: Sequence[float]) -> bool:

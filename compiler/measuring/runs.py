@@ -23,6 +23,8 @@ _MOST_REPEATS = 2000
 _CALIBRATIONS = 3
 #: Times that a round is taken at most where other programs get in.
 _MOST_TRIES = 3
+#: A call that takes longer is not repeated for that.
+_LONG_S = _MOST_TRIES * LONGEST_S
 
 
 class _Run:
@@ -70,7 +72,7 @@ class CpuRun(_Run):
         once = self._calibrate(self._round)
         for _ in range(_MOST_TRIES - 1):
             # Other programs make a call look longer than a window may be.
-            if not self._quiet.disturbed or once <= _ROUND_S or once > _MOST_TRIES * LONGEST_S:
+            if not self._quiet.disturbed or once <= _ROUND_S or once > _LONG_S:
                 break
             once = min(once, self._round())
         self._least = once
@@ -83,7 +85,7 @@ class CpuRun(_Run):
         """
         best = self._round()
         for _ in range(_MOST_TRIES - 1):
-            if not self._quiet.disturbed or best > _MOST_TRIES * LONGEST_S:
+            if not self._quiet.disturbed or best > _LONG_S:
                 break
             best = min(best, self._round())
         if best < self._least:

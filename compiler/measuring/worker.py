@@ -187,10 +187,9 @@ class Worker:
         start = time.perf_counter()
         loaded: list[Loaded | None] = []
         for call, result in zip(calls, results, strict=True):
-            if call is None or _too_long(loaded, budget, result):
-                loaded.append(None)
-            else:
-                loaded.append(self._ready(graph, call, result))
+            result.failure = result.failure or _too_long(loaded, budget)
+            ready = None if call is None or result.failure else self._ready(graph, call, result)
+            loaded.append(ready)
         seconds["compile"] += time.perf_counter() - start
         start = time.perf_counter()
         state: dict[str, float] = {}
@@ -329,25 +328,21 @@ class Worker:
         self._kept = {graph.job.graph_id: values}
 
 
-def _too_long(loaded: Sequence[Loaded | None], budget: Budget, result: ProgramResult) -> bool:
-    """Whether calls take so long that one more program could not be told from the default in time.
+def _too_long(loaded: Sequence[Loaded | None], budget: Budget) -> str:
+    """Why one more program could not be told from the default in time; "" where it could.
 
     Args:
         loaded: what is ready to be timed, the default first.
         budget: what it is held against.
-        result: of the program; is told the reason.
     """
     if not loaded or loaded[0] is None or budget.within_s is None:
-        return False
+        return ""
     takes_s = loaded[0].run.takes_s
     programs = 1 + sum(program is not None for program in loaded)
     within_s = max(budget.within_s, _LEAST_CALLING_S)
     if programs * (_READY_CALLS + PLAIN_ROUNDS) * takes_s <= within_s:
-        return False
-    result.failure = (
-        f"not run: a call takes {takes_s:.2g} s, too long to compare it in {within_s:.2g} s"
-    )
-    return True
+        return ""
+    return f"not run: a call takes {takes_s:.2g} s, too long to compare it in {within_s:.2g} s"
 
 
 def _timed(
