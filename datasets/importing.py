@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -91,7 +92,7 @@ def _rows(dataset: Dataset, known: set[str]) -> Iterator[Row]:
                     predicted_low_us=row["predicted_low_us"],
                     predicted_high_us=row["predicted_high_us"],
                 )
-            yield _measurement(dataset, subject, row[name], row)
+            yield from _measurements(dataset, subject, row[name], row)
     for sample in dataset.blocks():
         yield BlocksRow(
             source_hash=sample.source_hash,
@@ -109,30 +110,50 @@ def _rows(dataset: Dataset, known: set[str]) -> Iterator[Row]:
         )
 
 
-def _measurement(
+def _measurements(
     dataset: Dataset, subject: Subject, subject_id: str, row: dict[str, Any]
-) -> MeasurementRow:
+) -> Iterator[MeasurementRow]:
+    """As many as a published row sums up, so that publishing them again sums up to the same."""
     # The same each time, so that taking it in again adds nothing.
     identity = "/".join(
         (dataset.name, subject, subject_id, row["graph_key"], row["device_key"], str(row["status"]))
     )
     low, high = row["low_us"], row["high_us"]
-    return MeasurementRow(
-        subject=subject,
-        subject_id=subject_id,
-        graph_key=row["graph_key"],
-        device_key=row["device_key"],
-        threads=row["threads"],
-        status=row["status"],
-        reason=row["reason"],
-        median_us=row["median_us"],
-        spread=row["spread"],
-        rounds=row["rounds"],
-        interval=None if low is None or high is None else (low, high),
-        error=row.get("error"),
-        clock={"dataset": dataset.name} | ({"config": row["config"]} if row.get("config") else {}),
-        code_hash=row.get("code_hash") or "",
-        torch_version=row["torch_version"],
-        at=dataset.manifest.created,
-        id=hashlib.sha256(identity.encode()).hexdigest()[:32],
-    )
+    count = row["measurements"]
+    times = _repeated(row["median_us"], row["repeat_range"], count)
+    for number, median_us in enumerate(times):
+        name = f"{identity}/{number}" if number else identity
+        yield MeasurementRow(
+            subject=subject,
+            subject_id=subject_id,
+            graph_key=row["graph_key"],
+            device_key=row["device_key"],
+            threads=row["threads"],
+            status=row["status"],
+            reason=row["reason"],
+            median_us=median_us,
+            spread=row["spread"],
+            rounds=row["rounds"] // count + (number < row["rounds"] % count),
+            interval=None if low is None or high is None else (low, high),
+            error=row.get("error"),
+            clock={"dataset": dataset.name}
+            | ({"config": row["config"]} if row.get("config") else {}),
+            code_hash=row.get("code_hash") or "",
+            torch_version=row["torch_version"],
+            at=dataset.manifest.created,
+            id=hashlib.sha256(name.encode()).hexdigest()[:32],
+        )
+
+
+def _repeated(median: float | None, spanned: float | None, count: int) -> list[float | None]:
+    """Times of ``count`` measurements with this median, the slowest ``1 + spanned`` of the fastest.
+
+    Of two they are the very times that were measured; of more, those between are not known.
+    """
+    if median is None or spanned is None:
+        return [median] * count
+    if count == 2:  # noqa: PLR2004
+        low = 2.0 * median / (2.0 + spanned)
+        return [low, low * (1.0 + spanned)]
+    root = math.sqrt(1.0 + spanned)
+    return [median / root, *[median] * (count - 2), median * root]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,6 +198,14 @@ def test_a_dataset_is_published_from_what_it_was_taken_into(
     assert again.manifest.kernels == published.manifest.kernels
     for table in ("graphs", "schedules", "devices"):
         assert load(again.folder).records(table) == published.records(table)
+    for table in ("kernels", "externs"):
+        assert [_summed_up(row) for row in load(again.folder).records(table)] == [
+            pytest.approx(_summed_up(row)) for row in published.records(table)
+        ]
+
+
+def _summed_up(row: dict[str, Any]) -> list[float | None]:
+    return [row[name] for name in ("median_us", "rounds", "measurements", "repeat_range")]
 
 
 def test_names(published: Dataset, monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
