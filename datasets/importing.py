@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -119,9 +118,10 @@ def _measurements(
         (dataset.name, subject, subject_id, row["graph_key"], row["device_key"], str(row["status"]))
     )
     low, high = row["low_us"], row["high_us"]
+    clock = {"dataset": dataset.name} | ({"config": row["config"]} if row.get("config") else {})
     count = row["measurements"]
-    times = _repeated(row["median_us"], row["repeat_range"], count)
-    for number, median_us in enumerate(times):
+    each, over = divmod(row["rounds"], count)
+    for number, median_us in enumerate(_repeated(row["median_us"], row["repeat_range"], count)):
         name = f"{identity}/{number}" if number else identity
         yield MeasurementRow(
             subject=subject,
@@ -133,11 +133,10 @@ def _measurements(
             reason=row["reason"],
             median_us=median_us,
             spread=row["spread"],
-            rounds=row["rounds"] // count + (number < row["rounds"] % count),
+            rounds=each + (number < over),
             interval=None if low is None or high is None else (low, high),
             error=row.get("error"),
-            clock={"dataset": dataset.name}
-            | ({"config": row["config"]} if row.get("config") else {}),
+            clock=clock,
             code_hash=row.get("code_hash") or "",
             torch_version=row["torch_version"],
             at=dataset.manifest.created,
@@ -148,12 +147,9 @@ def _measurements(
 def _repeated(median: float | None, spanned: float | None, count: int) -> list[float | None]:
     """Times of ``count`` measurements with this median, the slowest ``1 + spanned`` of the fastest.
 
-    Of two they are the very times that were measured; of more, those between are not known.
+    Of two they are the very times that were measured; of more, nothing else is known of the times.
     """
     if median is None or spanned is None:
         return [median] * count
-    if count == 2:  # noqa: PLR2004
-        low = 2.0 * median / (2.0 + spanned)
-        return [low, low * (1.0 + spanned)]
-    root = math.sqrt(1.0 + spanned)
-    return [median / root, *[median] * (count - 2), median * root]
+    fastest = 2.0 * median / (2.0 + spanned)
+    return [fastest, *[median] * (count - 2), fastest * (1.0 + spanned)]
