@@ -5,50 +5,64 @@ The costs are those of ``cpu_tables``. Nothing here knows loops, bandwidths or t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fusewise.costmodel.cpu_tables import CLASSES, FREE, NARROW, SWIFT, WIDE, Cost, Table
+from fusewise.costmodel.cpu_tables import CLASSES, FREE, KEEN, NARROW, SWIFT, WIDE, Cost, Table
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import FloatArray
 
-_TABLES: Final = {table.name: table for table in (NARROW, WIDE, SWIFT)}
+#: Of the processors that are known.
+TABLES: Final = (NARROW, WIDE, SWIFT, KEEN)
+_TABLES: Final = {table.name: table for table in TABLES}
 _MASKING: Final = frozenset(" ".join(CLASSES[k] for k in ("comparison", "index", "masked")).split())
+#: Taken of what was summed over a row, mostly, rather than of each element.
+_ROOTS: Final = frozenset({"sqrt", "rsqrt", "reciprocal"})
 #: What a loop body has that is no work, or is counted otherwise.
 _UNCOUNTED: Final = frozenset(
     ["load", "store", "store_reduction", "output", "constant", "reduction", "get_index", "ops"]
 )
 
 
-#: What a thread copies in its cache from which on a processor is like the swifter of the two with
-#: vectors of 64 bytes, GB/s: between 70 of the fastest of the others and 97 to 119 of that one.
-_SWIFT_GBS: Final = 80.0
+def nearest(
+    cache: FloatArray, multiplied: FloatArray, exponentials: FloatArray, tables: Sequence[Table]
+) -> NDArray[np.intp]:
+    """Which of ``tables`` each processor is most like, [n].
 
-
-def is_swift(cache_gbs: FloatArray) -> NDArray[np.bool_]:
-    """Whether processors whose threads copy so much in their caches are of the newest generation.
-
-    Nothing that was probed tells it better: kernels of theirs take half as long in all respects.
+    Args:
+        cache: what a thread copies in its cache, GB/s [n].
+        multiplied: what it computes of matrix products, GFLOP/s [n].
+        exponentials: how many of these it computes, 10^9/s [n].
+        tables: to choose from.
     """
-    found: NDArray[np.bool_] = cache_gbs > _SWIFT_GBS
-    return found
+    found = np.log(np.maximum(np.stack((cache, multiplied, exponentials), axis=1), 1e-3))
+    known = np.log([table.rates for table in tables])
+    result: NDArray[np.intp] = np.abs(found[:, None, :] - known).sum(axis=2).argmin(axis=1)
+    return result
 
 
 def table_of(profile: DeviceProfile) -> Table:
-    """The table of the processor that a device is most like."""
-    if profile.vector_bytes < WIDE.width:
-        return NARROW
+    """The table of the processor that a device is most like, with as wide vectors."""
+    narrow = profile.vector_bytes < WIDE.width
+    tables = [table for table in TABLES if (table.width < WIDE.width) == narrow]
     threads = max(profile.threads, 1)
-    each = np.array(max(profile.cache_gbs, profile.copy_gbs) / threads)
-    return SWIFT if is_swift(each) else WIDE
+    cache = max(profile.cache_gbs, profile.copy_gbs)
+    each = np.array([[cache], [profile.flops_gfs], [profile.transcendental_gops]]) / threads
+    return tables[int(nearest(each[0], each[1], each[2], tables)[0])]
 
 
 @lru_cache(maxsize=1 << 14)
 def body_cost(
-    ops: tuple[tuple[str, float], ...], reduction: str | None, *, table: str, still: bool = False
+    ops: tuple[tuple[str, float], ...],
+    reduction: str | None,
+    *,
+    table: str,
+    still: bool = False,
+    resting: bool = False,
 ) -> Cost:
     """What a node does in a turn of its loops, its loads and stores left out.
 
@@ -57,6 +71,7 @@ def body_cost(
         reduction: type of the reduction that it is; None where it is none.
         table: the name of the one that counts.
         still: whether masks stay as they are along a vector: they are found once a row.
+        resting: whether what is read stays as it is along a vector: roots of it are, too.
     """
     of = _TABLES[table]
     step = FREE if reduction is None else of.steps.get(reduction.split("_")[0], of.step)
@@ -67,6 +82,7 @@ def body_cost(
         if name not in _UNCOUNTED
         and not name.startswith("masked_subblock")
         and not (still and name in _MASKING)
+        and not (resting and name in _ROOTS)
     ]
     for cost, count in (*costs, (step, 1)):
         vector += cost.vector * count

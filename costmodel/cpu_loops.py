@@ -101,6 +101,7 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
     dtypes = set()
     moves: dict[tuple[str, str], tuple[int, ...]] = {}
     origins = set()
+    still = True
     for access in (*node.reads, *node.writes):
         buffer = problem.buffer_by_name.get(access.buffer)
         if buffer is not None and buffer.dtype:
@@ -111,6 +112,8 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         # Neighbours that are gone through backwards are none to a vector.
         backwards = len(loops) - 1 if access.stride < 0 else -1
         origins.add(layout.origin)
+        if layout.steps and layout.steps[-1]:
+            still = still and layout.origin % loops[-1] == 0
         moves[access.buffer, access.index] = tuple(
             -step if i == backwards else step for i, step in enumerate(layout.steps)
         )
@@ -133,7 +136,7 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         along=tuple(along),
         jumps=tuple(jumps),
         steps=moves,
-        still=many and all(origin % loops[-1] == 0 for origin in origins),
+        still=many and still,
         sought=_sought(node, problem, moves, len(loops)),
         operations=sum(
             count

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from fusewise.costmodel.cpu_costs import is_swift
+from fusewise.costmodel.cpu_costs import TABLES, nearest
 from fusewise.costmodel.interface import FloatArray
 
 
@@ -44,7 +44,6 @@ class Constants(NamedTuple):
     overlap: float
 
 
-#: By generation, see ``cpu_costs.is_swift``.
 _OLDER: Final = Constants(
     serial_us=0.0064,
     fork_share=0.782,
@@ -63,22 +62,41 @@ _OLDER: Final = Constants(
     overlap=3.14,
 )
 _SWIFT: Final = Constants(
-    serial_us=0.00376,
-    fork_share=0.404,
-    fork_each_us=0.185,
-    barrier_each_us=0.126,
-    own_bytes=2.11e6,
-    own_rate=394e3,
-    cache_share=1.34,
-    copy_share=2.58,
-    shared_part=0.191,
-    sharpness=1.07,
-    line=0.377,
-    across=0.637,
-    random=0.421,
-    in_place=0.285,
-    overlap=2.44,
+    serial_us=0.00391,
+    fork_share=0.465,
+    fork_each_us=0.212,
+    barrier_each_us=0.218,
+    own_bytes=9.72e5,
+    own_rate=2.79e5,
+    cache_share=0.868,
+    copy_share=1.05,
+    shared_part=1.47,
+    sharpness=3.24,
+    line=0.45,
+    across=0.818,
+    random=0.148,
+    in_place=0.124,
+    overlap=2.98,
 )
+_KEEN: Final = Constants(
+    serial_us=0.00378,
+    fork_share=0.669,
+    fork_each_us=0.319,
+    barrier_each_us=0.206,
+    own_bytes=2.29e6,
+    own_rate=1.50e5,
+    cache_share=0.997,
+    copy_share=1.64,
+    shared_part=0.179,
+    sharpness=4.98,
+    line=0.289,
+    across=0.311,
+    random=0.421,
+    in_place=0.119,
+    overlap=4.5,
+)
+#: By the name of the table of the processor that one is most like.
+_CONSTANTS: Final = {"narrow": _OLDER, "wide": _OLDER, "swift": _SWIFT, "keen": _KEEN}
 _NS: Final = 1e-3
 
 
@@ -103,10 +121,13 @@ def cpu_parts(
     copy = rate("device_copy")
     cache = np.maximum(rate("device_cache"), copy) / threads
     # What is 10^9 a second is 10^3 a microsecond.
-    swift = is_swift(cache * 1e-3)
+    multiplied = rate("device_flops") * 1e-3 / threads
+    exponentials = rate("device_transcendental") * 1e-3 / threads
+    like = nearest(cache * 1e-3, multiplied, exponentials, TABLES)
+    constants = [_CONSTANTS[table.name] for table in TABLES]
 
     def fitted(name: str) -> FloatArray:
-        found: FloatArray = np.where(swift, getattr(_SWIFT, name), getattr(_OLDER, name))
+        found: FloatArray = np.array([getattr(each, name) for each in constants])[like]
         return found
 
     # Finished kernels spread their work themselves, their nodes have no loops to judge by.

@@ -63,10 +63,16 @@ class Table(NamedTuple):
     #: of one line, which goes from one to the other.
     atomic_far: Cost
     atomic_shared: Cost
-    #: Elements of type bool, for each thread, whose branches a processor remembers from run to run,
-    #: and the part of the time of a load that is left then. Masks of vectors need no branches: 0.
+    #: A quotient or remainder of a loop's position in an index that goes along it.
+    winding: Cost
+    #: More for the load of an element of type bool that could be either as well, since loads of
+    #: these are branches, and for how many of them, on each thread, a processor remembers from run
+    #: to run which way they went.
+    unforeseen: Cost
     remembered: float
-    foretold: float
+    #: What a thread copies in its cache (GB/s), multiplies (GFLOP/s) and how many exponentials it
+    #: computes (10^9/s): whatever is nearest in these is like it.
+    rates: tuple[float, float, float]
 
 
 #: Operations that cost alike.
@@ -156,72 +162,142 @@ WIDE: Final = Table(
     atomic_low=Cost(lane=18.3, scalar=16.0),
     atomic_far=Cost(lane=2.0, scalar=1.98),
     atomic_shared=Cost(lane=30.0, scalar=30.0),
-    remembered=0.0,
-    foretold=1.0,
+    winding=Cost(lane=2.0, scalar=2.0),
+    unforeseen=Cost(lane=0.5),
+    remembered=1.2e4,
+    rates=(25.0, 155.0, 5.2),
 )
 
 #: Fitted to rows of an AMD EPYC of family 26 (Zen 5), 1 and 2 threads.
 SWIFT: Final = Table(
     name="swift",
     width=64,
-    turn=Cost(0.072, scalar=0.0469),
-    start=Cost(0.0593),
-    jump=Cost(lane=0.467),
-    stay=Cost(0.0108, scalar=0.0264),
+    turn=Cost(0.0681, scalar=0.0601),
+    start=Cost(0.0425),
+    jump=Cost(lane=0.533),
+    stay=Cost(0.0119, scalar=0.0242),
     tile=Cost(1.53),
-    tile_low=Cost(0.983),
+    tile_low=Cost(0.911),
     operations=_named(
         {
-            "arithmetic": Cost(0.116, scalar=0.0847),
-            "rounding": Cost(0.819, scalar=0.623),
-            "division": Cost(0.59, scalar=0.37),
-            "exp": Cost(3.94, scalar=1.43),
-            "log": Cost(12.1, scalar=3.0),
-            "tanh": Cost(19.5, scalar=21.0),
-            "sigmoid": Cost(4.96, scalar=2.17),
-            "erf": Cost(6.18, scalar=2.79),
-            "sine": Cost(3.18, scalar=1.28),
-            "pow": Cost(22.9, scalar=4.4),
-            "comparison": Cost(0.028, scalar=0.0413),
-            "where": Cost(0.294, scalar=0.0413),
-            "conversion": Cost(0.00874, scalar=0.0291),
-            "index": Cost(0.0586, lane=0.00648, scalar=0.0388),
-            "lookup": Cost(0.0658, lane=0.00817, scalar=0.0418),
-            "masked": Cost(0.182, lane=0.0626, scalar=0.0792),
-            "random": Cost(lane=8.85, scalar=4.4),
+            "arithmetic": Cost(0.2, scalar=0.0737),
+            "rounding": Cost(0.456, scalar=0.885),
+            "division": Cost(0.366, scalar=0.313),
+            "exp": Cost(3.58, scalar=1.25),
+            "log": Cost(13.4, scalar=2.23),
+            "tanh": Cost(18.9, scalar=19.2),
+            "sigmoid": Cost(4.71, scalar=2.16),
+            "erf": Cost(5.93, scalar=2.55),
+            "sine": Cost(2.83, scalar=1.17),
+            "pow": Cost(25.4, scalar=4.03),
+            "comparison": Cost(0.0347, scalar=0.0365),
+            "where": Cost(0.338, scalar=0.0369),
+            "conversion": Cost(0.00646, scalar=0.0242),
+            "index": Cost(0.049, lane=0.00511, scalar=0.0319),
+            "lookup": Cost(0.054, lane=0.00614, scalar=0.0379),
+            "masked": Cost(0.166, lane=0.0559, scalar=0.0697),
+            "random": Cost(lane=8.55, scalar=4.03),
         }
     ),
-    other=Cost(0.0942, scalar=0.0867),
+    other=Cost(0.0889, scalar=0.0793),
     steps={
-        "sum": Cost(0.263, scalar=0.031, end=0.326),
-        "prod": Cost(0.0222, scalar=0.0308, end=0.708),
-        "welford": Cost(4.02, scalar=0.88, end=31.2),
-        "max": Cost(1.52, scalar=0.175, end=2.95),
-        "min": Cost(0.9, scalar=0.132, end=4.02),
-        "any": Cost(0.0737, scalar=0.044, end=1.39),
+        "sum": Cost(0.298, scalar=0.0288, end=0.387),
+        "prod": Cost(0.0204, scalar=0.0282, end=0.648),
+        "welford": Cost(4.25, scalar=0.805, end=31.2),
+        "max": Cost(1.67, scalar=0.164, end=2.47),
+        "min": Cost(0.83, scalar=0.121, end=3.29),
+        "any": Cost(0.0764, scalar=0.0403, end=2.15),
     },
-    step=Cost(5.29, scalar=0.44, end=7.72),
+    step=Cost(5.23, scalar=0.403, end=7.2),
     loads={
-        0: Cost(0.133, lane=0.713, scalar=0.0444, part=0.34, half=0.33),
-        1: Cost(0.0779, lane=0.0239, scalar=0.0421, part=0.294, half=0.108),
-        2: Cost(0.176, scalar=0.217, part=0.0839, half=0.18),
-        4: Cost(0.0205, scalar=0.0321, part=0.273),
-        8: Cost(0.112, lane=0.0466, scalar=0.0428, part=0.5),
+        0: Cost(0.122, lane=0.597, scalar=0.0406, part=0.289, half=0.41),
+        1: Cost(0.057, lane=0.011, scalar=0.0381, part=0.22, half=0.0772),
+        2: Cost(0.1, scalar=0.288, part=0.0542, half=0.183),
+        4: Cost(0.014, scalar=0.033, part=0.196),
+        8: Cost(0.104, lane=0.0469, scalar=0.0357, part=0.465),
     },
     stores={
-        0: Cost(0.133, lane=5.63, scalar=0.0469, part=0.436, half=0.237),
-        1: Cost(0.12, lane=0.0475, scalar=0.0443, part=0.381, half=0.168),
-        2: Cost(0.384, scalar=0.0397, part=0.164, half=0.0677),
-        4: Cost(0.0324, scalar=0.0969, part=0.647),
-        8: Cost(0.0822, lane=0.109, scalar=0.0695, part=0.552),
+        0: Cost(0.122, lane=6.27, scalar=0.0451, part=0.395, half=0.223),
+        1: Cost(0.105, lane=0.0349, scalar=0.0406, part=0.322, half=0.135),
+        2: Cost(0.551, scalar=0.0447, part=0.123, half=0.0582),
+        4: Cost(0.0343, scalar=0.0718, part=0.899),
+        8: Cost(0.0748, lane=0.0899, scalar=0.0665, part=0.635),
     },
-    gather=Cost(lane=0.618, scalar=0.156),
-    atomic=Cost(lane=5.85, scalar=3.85),
-    atomic_low=Cost(lane=7.86, scalar=6.97),
-    atomic_far=Cost(lane=0.88, scalar=0.871),
-    atomic_shared=Cost(lane=6.86, scalar=13.2),
-    remembered=0.0,
-    foretold=1.0,
+    gather=Cost(lane=0.608, scalar=0.147),
+    atomic=Cost(lane=5.47, scalar=4.16),
+    atomic_low=Cost(lane=8.08, scalar=6.73),
+    atomic_far=Cost(lane=0.805, scalar=0.797),
+    atomic_shared=Cost(lane=5.63, scalar=12.1),
+    winding=Cost(lane=0.579, scalar=0.528),
+    unforeseen=Cost(lane=1.22),
+    remembered=1.2e4,
+    rates=(115.0, 102.0, 1.53),
+)
+
+#: Fitted to rows of an Intel Xeon of family 6, model 167 (AMX and 480 MiB of cache), 2 threads.
+KEEN: Final = Table(
+    name="keen",
+    width=64,
+    turn=Cost(0.0882, scalar=0.0636),
+    start=Cost(0.0581),
+    jump=Cost(lane=0.499),
+    stay=Cost(0.0115, scalar=0.0335),
+    tile=Cost(1.15),
+    tile_low=Cost(1.08),
+    operations=_named(
+        {
+            "arithmetic": Cost(0.16, scalar=0.0702),
+            "rounding": Cost(1.37, scalar=0.503),
+            "division": Cost(1.18, scalar=0.416),
+            "exp": Cost(4.52, scalar=1.71),
+            "log": Cost(12.7, scalar=4.02),
+            "tanh": Cost(23.4, scalar=14.2),
+            "sigmoid": Cost(5.84, scalar=3.02),
+            "erf": Cost(8.07, scalar=4.38),
+            "sine": Cost(4.5, scalar=1.28),
+            "pow": Cost(29.0, scalar=3.04),
+            "comparison": Cost(0.0457, scalar=0.0449),
+            "where": Cost(0.618, scalar=0.0589),
+            "conversion": Cost(0.0106, scalar=0.0369),
+            "index": Cost(0.0869, lane=0.0114, scalar=0.0494),
+            "lookup": Cost(0.0503, lane=0.0048, scalar=0.0517),
+            "masked": Cost(0.247, lane=0.155, scalar=0.1),
+            "random": Cost(lane=6.66, scalar=5.58),
+        }
+    ),
+    other=Cost(0.108, scalar=0.11),
+    steps={
+        "sum": Cost(0.313, scalar=0.0391, end=0.625),
+        "prod": Cost(0.0281, scalar=0.039, end=0.897),
+        "welford": Cost(4.46, scalar=1.9, end=33.9),
+        "max": Cost(1.41, scalar=0.254, end=3.62),
+        "min": Cost(1.31, scalar=0.167, end=5.1),
+        "any": Cost(0.128, scalar=0.0503, end=2.81),
+    },
+    step=Cost(42.9, scalar=0.558, end=9.78),
+    loads={
+        0: Cost(0.167, lane=0.603, scalar=0.062, part=0.405, half=0.403),
+        1: Cost(0.0744, lane=0.0136, scalar=0.0515, part=0.321, half=0.098),
+        2: Cost(0.307, scalar=0.306, part=0.0875, half=0.135),
+        4: Cost(0.0224, scalar=0.0331, part=0.585),
+        8: Cost(0.151, lane=0.235, scalar=0.0534, part=0.613),
+    },
+    stores={
+        0: Cost(0.169, lane=6.59, scalar=0.0598, part=0.55, half=0.309),
+        1: Cost(0.116, lane=0.0244, scalar=0.0562, part=0.422, half=0.148),
+        2: Cost(0.844, scalar=0.0668, part=0.173, half=0.0789),
+        4: Cost(0.625, scalar=0.0864, part=0.705),
+        8: Cost(0.106, lane=0.345, scalar=0.0879, part=0.708),
+    },
+    gather=Cost(lane=0.885, scalar=0.289),
+    atomic=Cost(lane=5.85, scalar=4.21),
+    atomic_low=Cost(lane=6.19, scalar=7.32),
+    atomic_far=Cost(lane=0.886, scalar=1.02),
+    atomic_shared=Cost(lane=14.5, scalar=16.7),
+    winding=Cost(lane=0.54, scalar=0.64),
+    unforeseen=Cost(lane=2.94),
+    remembered=1.2e4,
+    rates=(29.7, 223.0, 7.66),
 )
 
 #: Atomic additions, lookups and their checks as timed by themselves on that processor.
@@ -266,7 +342,7 @@ NARROW: Final = Table(
     },
     step=Cost(3.0, scalar=1.0, end=12.0),
     loads={
-        0: Cost(0.2, lane=3.58, scalar=0.1, part=5.0, half=0.489),
+        0: Cost(0.2, lane=0.537, scalar=0.1, part=5.0, half=0.489),
         1: Cost(0.2, lane=0.5, scalar=0.1, part=5.0, half=0.5),
         2: Cost(0.216, lane=0.0286, scalar=0.497, part=1.04, half=4.77),
         4: Cost(0.0328, lane=0.0115, scalar=0.0569, part=0.411),
@@ -284,6 +360,8 @@ NARROW: Final = Table(
     atomic_low=Cost(lane=6.22, scalar=5.0),
     atomic_far=Cost(lane=4.24, scalar=4.0),
     atomic_shared=Cost(lane=25.0, scalar=25.0),
+    winding=Cost(lane=2.0, scalar=2.0),
+    unforeseen=Cost(lane=3.04),
     remembered=1.0e5,
-    foretold=0.15,
+    rates=(69.5, 96.0, 1.0),
 )

@@ -42,8 +42,20 @@ _WIDTH_EXPONENT: Final = 0.7
 _FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
 #: How fast what is remembered passes over into what is not.
 _SHARPNESS: Final = 3.0
+#: Quotients in an index, and remainders: of what, and by what.
+_QUOTIENTS: Final = re.compile(r"([^()]*)//(\d+)")
+_REMAINDERS: Final = re.compile(r"ModularIndexing\(([^(),]*(?:\([^()]*\))?[^(),]*), (\d+), (\d+)\)")
+#: Elements of the widest vectors of four bytes.
+_VECTOR: Final = 16
 #: Sizes of the loops in an index.
 _SIZES: Final = re.compile(r" : (\d+(?:, \d+)*)$")
+
+
+#: Names of flags that a graph gets: comparisons of another graph, but dropout's, which are mostly
+#: true.
+_COMPARED: Final = re.compile(r"(le|lt|ge)(_|$)")
+_COMPARISONS: Final = frozenset({"le", "lt", "ge", "gt"})
+_RANDOM: Final = frozenset({"rand", "randn", "randint64"})
 
 
 class Move(NamedTuple):
@@ -56,10 +68,13 @@ class Move(NamedTuple):
     gather: bool
     atomic: bool
     looked_up: Cost
-    #: Bytes of an element.
+    #: Bytes of an element, and how many elements there are.
     itemsize: int
-    #: Whether it loads elements of type bool.
-    flags: bool
+    elements: int
+    #: Whether its elements are of type bool and could be either as well.
+    unforeseen: bool
+    #: Quotients and remainders of the innermost loop in its index: no neighbours lie along that.
+    winding: int
     #: Elements from one turn of each of the node's loops to the next; empty where unknown.
     steps: tuple[int, ...]
 
@@ -99,10 +114,12 @@ class Work:
                 node.reduction_type if node.kind == "reduction" else None,
                 table=self._table.name,
                 still=loops.still,
+                resting=_rests(node, loops),
             )
             for node, loops in zip(nodes, self.loops, strict=True)
         ]
         bools = {buffer.name for buffer in problem.buffers if buffer.dtype == "torch.bool"}
+        self._unforeseen = unforeseen_flags(problem)
         self._moves = [
             {
                 (a.buffer, a.index): self._move(a, written, a.buffer in bools, loops)
@@ -141,6 +158,7 @@ class Work:
                     whole += move.cost.scalar * node.rows / part.nest.workers
                     continue
                 one += move.cost.scalar + move.looked_up.scalar
+                one += self._table.winding.scalar * move.winding
                 if part.vectors:
                     more = self._in_vectors(move, part.nest, node)
                     vector += more.vector
@@ -186,7 +204,9 @@ class Work:
             access.kind == "atomic",
             more,
             access.itemsize,
-            boolean and not written,
+            max(access.bytes // max(access.itemsize, 1), 1),
+            access.buffer in self._unforeseen,
+            winding(access, loops.loops),
             loops.steps.get((access.buffer, access.index), ()),
         )
 
@@ -218,6 +238,9 @@ class Work:
             return Cost(lane=move.cost.lane + move.looked_up.lane)
         if step == 0 and not move.written:
             return self._table.stay
+        if move.winding and (node.loops != nest.loops or nest.tiled[-1] == len(nest.loops) - 1):
+            each = self._table.jump.lane + self._table.winding.lane * move.winding
+            return Cost(lane=move.cost.lane + each)
         if step not in (0, 1) and not turned:
             return Cost(lane=move.cost.lane + self._table.jump.lane)
         # Elements of two bytes beside wider ones fill half a vector.
@@ -227,12 +250,10 @@ class Work:
             low = move.itemsize == _LOW_BYTES
             part += (self._table.tile_low if low else self._table.tile).vector
         lane = move.cost.lane
-        if move.flags and self._table.remembered:
+        if move.unforeseen and not move.written:
             # Each is a branch, which takes long where it goes the other way than was guessed.
-            beyond = 1.0 / (
-                1.0 + (self._table.remembered * nest.workers / node.total) ** _SHARPNESS
-            )
-            lane *= self._table.foretold + (1.0 - self._table.foretold) * beyond
+            known = (self._table.remembered * nest.workers / move.elements) ** _SHARPNESS
+            lane = lane + self._table.unforeseen.lane / (1.0 + known)
         return move.cost._replace(vector=move.cost.vector + part, lane=lane)
 
     def parts(self, ids: Sequence[int], levels: Mapping[int, int]) -> list[Part]:
@@ -295,3 +316,46 @@ class Work:
             (under, after, nest_of([self.loops[i] for i in under], threads, width, most))
             for under, after in groups.values()
         ]
+
+
+def unforeseen_flags(problem: Problem) -> frozenset[str]:
+    """Buffers of type bool whose elements could be either as well, as far as can be told.
+
+    Those are comparisons of data. Of equalities, masks and dropout's flags most are alike.
+    """
+    flags = {buffer.name for buffer in problem.buffers if buffer.dtype == "torch.bool"}
+    found = {name for name in flags if _COMPARED.match(name)}
+    drawn: set[str] = set()
+    for node in problem.nodes:
+        names = {name for name, _ in node.ops}
+        written = {access.buffer for access in node.writes}
+        if names & _RANDOM:
+            drawn |= written
+        elif names & _COMPARISONS and drawn.isdisjoint(access.buffer for access in node.reads):
+            found |= flags & written
+    return frozenset(found)
+
+
+def winding(access: Access, loops: Sequence[int]) -> int:
+    """Quotients and remainders of the innermost of ``loops`` in an index that no vector keeps to.
+
+    Where whole vectors have one quotient their elements are neighbours to the compiler
+    (``simplify_index_in_vec_range``).
+    """
+    text, _, sizes = access.index.partition(" : ")
+    if not loops or ("(" not in text and "//" not in text):
+        return 0
+    if sizes.rpartition(",")[2].strip() != str(loops[-1]):
+        return 0
+    last = f"i{sizes.count(',')}"
+    found = [(part, int(by)) for part, by in _QUOTIENTS.findall(text)]
+    found += [
+        (part, int(by) if by != "1" else int(of)) for part, by, of in _REMAINDERS.findall(text)
+    ]
+    return sum(last in part and by % _VECTOR != 0 for part, by in found)
+
+
+def _rests(node: Node, loops: NodeLoops) -> bool:
+    """Whether a node reads something that stays along its innermost loop, but not along others."""
+    steps = (loops.steps.get((a.buffer, a.index), ()) for a in node.reads if a.kind != "gather")
+    return any(each and not each[-1] and any(each) for each in steps)

@@ -18,64 +18,66 @@ from fusewise.costmodel.touches import DISTINCT
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each); what is
 #: written out again is counted once. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
-    "arithmetic": 1.24,
-    "division": 0.963,
-    "selection": 0.364,
-    "indexing": 1.31,
-    "conversion": 1.39,
+    "arithmetic": 0.828,
+    "division": 5.47,
+    "selection": 0.955,
+    "indexing": 0.0207,
+    "conversion": 0.676,
     "random": 56.4,
-    "reducing": 0.495,
-    "address": 4.28,
-    "combined": 1.29,
-    "means": 2.52,
+    "reducing": 2.0,
+    "address": 5.04,
+    "combined": 0.929,
+    "means": 4.21,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
-_LOOPED: Final = {"welford": (10.8, 0.186), "online_softmax": (47.9, 13.2)}
+_LOOPED: Final = {"welford": (15.1, 0.0458), "online_softmax": (59.0, 17.0)}
 #: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
 _CACHE_SHARE, _MEMORY_SHARE = 0.87, 1.16
 #: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
 #: does where there is more: what is read in turns throws out what comes next.
-_KEPT, _SUDDEN = 0.729, 17
+_KEPT, _SUDDEN = 0.7, 13.5
 #: Time of a byte written to memory over that of one read.
-_WRITTEN: Final = 1.13
+_WRITTEN: Final = 1.14
 #: Time of a byte read from the cache, and of one written to it, over that of its copy; reads and
 #: writes go side by side: exponent of the norm that they are put together by.
-_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 1.35, 2.05, 2.51
+_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 0.996, 1.92, 2.67
 #: Part of the sectors beyond the distinct bytes that comes from beyond a multiprocessor.
-_SECTOR_SHARE: Final = 0.046
+_SECTOR_SHARE: Final = 0.0681
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
-_TOUCHED_SHARE: Final = 0.653
+_TOUCHED_SHARE: Final = 0.363
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
 #: shares of the device's bandwidths that a single multiprocessor can draw.
-_GATHER_GAIN: Final = 5.59
+_GATHER_GAIN: Final = 4.83
 _DRAWS: Final = 0.91
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
-_EXPONENTIAL_SHARE: Final = 0.658
-#: Cache lines that a multiprocessor looks up in a microsecond.
-_WAVEFRONTS_US: Final = 1230.0
+_EXPONENTIAL_SHARE: Final = 0.208
+#: Cache lines that a multiprocessor takes sectors from in a microsecond, and that it looks up.
+_WAVEFRONTS_US, _LINES_US = 1060.0, 1230.0
 #: Exponent at which arithmetic slows down with the part of the multiprocessors that have no block.
-_IDLE: Final = 0.139
+_IDLE: Final = 0.966
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
-_NORM, _WAITING_NORM = 2.34, 1.5
+_NORM, _WAITING_NORM = 3.79, 2.16
 #: Microseconds from one block of a multiprocessor to the next: no more are begun, however little
 #: each of them does.
-_BLOCK_US: Final = 0.0733
+_BLOCK_US: Final = 0.0734
 #: Microseconds until what a wave of blocks loads has arrived, and where it is reduced, which all of
 #: a block's threads wait for; what the next turn of a loop waits for, and more for each doubling of
-#: what is read beyond a megabyte, where the end of rows is masked, and for each operation of a
-#: thread.
-_WAVE_US, _REDUCED_WAVE_US = 0.00317, 0.296
-_TURN_US, _FAR_US = 0.173, 0.0295
-_MASKED_US, _OPERATION_US = 0.00229, 0.00235
+#: what is read beyond a megabyte, for each load but the first, where the end of rows is masked, and
+#: for each operation of a thread.
+_WAVE_US, _REDUCED_WAVE_US = 0.00317, 0.814
+_TURN_US, _FAR_US, _LOADED_US = 0.133, 0.0388, 0.00649
+_MASKED_US, _OPERATION_US = 0.000635, 0.00333
 #: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it, and
 #: the most operations of a thread in one.
-_UNROLLED, _SHORT = 4.64, 9.0
+_UNROLLED, _SHORT = 4.27, 9.0
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.00684, 0.033
-#: An atomic update, and one of an element that others update too.
-_UPDATE_US, _HIT_US = 1.57e-6, 0.0178
+_STEP_US, _WELFORD_STEP_US = 0.000785, 0.0153
+#: An atomic update; updates of one element, and the power of their number that they take: few come
+#: at the same time.
+_UPDATE_US = 1.33e-6
+_HIT_US, _HIT_POWER = 0.0603, 0.841
 #: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
 _HALF_US: Final = 2.07e-5
 
@@ -111,7 +113,8 @@ def cuda_parts(
     sectors = amount("sector_bytes")
     moved += np.maximum(sectors - distinct, 0.0) * _SECTOR_SHARE / cache
     moved += amount("random_bytes") / (rate("device_gather") * _GATHER_GAIN)
-    lines = amount("wavefronts") / (spread * _WAVEFRONTS_US * filled)
+    lines = np.maximum(amount("wavefronts") / _WAVEFRONTS_US, amount("lines") / _LINES_US)
+    lines /= spread * filled
     memory = np.maximum(moved, sectors * _TOUCHED_SHARE / cache) / drawn
     begun = np.where(finished, 0.0, amount("programs") * _BLOCK_US / spread)
     memory = np.maximum(np.maximum(memory, lines), begun)
@@ -152,6 +155,7 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
     short = (even > 0) & single & ~several & (operations <= _SHORT)
     turn = _TURN_US + _FAR_US * np.log2(1.0 + distinct / 1e6)
     turn = np.where(short, turn / _UNROLLED, turn) + _MASKED_US * (1.0 - even)
+    turn += _LOADED_US * np.maximum(amount("turn_loads") - 1.0, 0.0)
     turn += _OPERATION_US * operations
     # In a loop a block waits for what it loads before it goes on.
     wave = np.where(amount("reductions") > 0, _REDUCED_WAVE_US, _WAVE_US)
@@ -163,6 +167,7 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
 
 def _updating(amount: Callable[[str], FloatArray]) -> FloatArray:
     """Microseconds that atomic updates take."""
-    updates = np.maximum(amount("atomic_updates") * _UPDATE_US, amount("atomic_hits") * _HIT_US)
+    crowded = amount("atomic_hits") ** _HIT_POWER * _HIT_US
+    updates = np.maximum(amount("atomic_updates") * _UPDATE_US, crowded)
     result: FloatArray = updates + amount("atomic_halves") * _HALF_US
     return result

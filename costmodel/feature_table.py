@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 10
+FEATURES_VERSION: Final = 11
 
 
 class Feature(NamedTuple):
@@ -79,7 +79,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("sector_bytes", "log2 bytes", "bytes of the sectors that the blocks touch, in all"),
     Feature("stored_sectors", "log2 bytes", "of these, those that stores touch"),
     Feature("issued", "log2 accesses", "loads and stores that the warps issue, in all"),
-    Feature("wavefronts", "log2 lines", "cache lines that these ask for"),
+    Feature("wavefronts", "log2 lines", "cache lines that the sectors which these ask for fill"),
+    Feature("lines", "log2 lines", "cache lines that those which look up their place lie in"),
     Feature("turn_loads", "count", "accesses that a turn of the loop in each block loads"),
     Feature("row_threads", "log2 threads", "threads that share a row of a reduction"),
     Feature("combined", "log2 operations", "steps in which these put their results together"),
@@ -104,7 +105,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature(
         "atomic_halves",
         "log2 updates",
-        "of these, of elements of 1 or 2 bytes, each as often as its element is updated",
+        "of these, of lone elements of 1 or 2 bytes, each as often as its element, 500 at most",
     ),
     Feature("line_bytes", "log2 bytes", "bytes of the lines that accesses in short stretches move"),
     Feature(
@@ -129,7 +130,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("reuse", "log2 ratio", "touched over distinct bytes"),
     Feature("irregular", "share", "part of the distinct bytes not accessed contiguously"),
     Feature("inner_stride", "log2 elements", "largest step of an access along the innermost loop"),
-    # Arithmetic, over all iterations; what is written out again is computed once
+    # Arithmetic, over all iterations; what is written out again is computed once. Operations count
+    # as so many of the cheapest of their class as take as long on a GPU
     Feature("arithmetic", "log2 operations", "additions, multiplications, extrema, roundings"),
     Feature("division", "log2 operations", "divisions, square roots, remainders"),
     Feature("transcendental", "log2 operations", "exponentials, logarithms, trigonometry"),

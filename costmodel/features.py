@@ -39,6 +39,7 @@ from fusewise.costmodel.partials import (
     lanes,
     node_extremes,
     node_sums,
+    places_of,
 )
 from fusewise.costmodel.tiles import holds_rows, tile_of
 from fusewise.costmodel.touches import DISTINCT, MET
@@ -65,6 +66,7 @@ _SMALLEST_AT, _MET_AT = _columns(SMALLEST), _columns(MET)
 _WORK = (*CLASSES, "welford", "online_softmax", "address")
 _WORK_AT = _columns(_WORK)
 _WORK_IN_SUMMED = [SUMMED.index(name) for name in _WORK]
+_CLASSES_AT = _columns(CLASSES)
 _OPERATIONS_AT = _columns((*CLASSES, "flops"))
 _PASSES = MET.index("passes")
 _DISTINCT_AT = _columns(DISTINCT)
@@ -87,6 +89,7 @@ _TILE = (
     "stored_sectors",
     "issued",
     "wavefronts",
+    "lines",
     "row_threads",
     "combined",
     "combining",
@@ -154,6 +157,8 @@ class Featurizer:
             if nodes[i].reduction_type.startswith(prefix)
         }
         self._sums = np.array([node_sums(node) for node in nodes], dtype=np.float64)
+        # Lookups of nodes with equal loops mostly go by the same places.
+        self._places = [(node.ranges, places_of(node)) for node in nodes]
         extremes = [node_extremes(node) for node in nodes]
         # Minima are kept negated, so that one reduction finds both.
         self._extremes = np.array(extremes, dtype=np.float64)
@@ -227,6 +232,15 @@ class Featurizer:
         if again:
             at = np.array(again, dtype=np.intp)
             row[_WORK_AT] -= self._sums[at][:, _WORK_IN_SUMMED].sum(axis=0)
+        alike: dict[object, list[FloatArray]] = {}
+        for i in ids:
+            loops, found = self._places[i]
+            if found is not None:
+                alike.setdefault(loops, []).append(found)
+        for several in alike.values():
+            if len(several) > 1:
+                repeated = np.sum(several, axis=0) - np.max(several, axis=0)
+                row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - repeated, 0.0)
         for i in self._alone(ids):
             full, alone = self._firsts[i]
             steps = self._sums[i, SUMMED.index(full)]
@@ -277,6 +291,7 @@ class Featurizer:
             tile.stored * SECTOR_BYTES,
             tile.issued,
             tile.wavefronts,
+            tile.lines,
             tile.row_threads,
             weight * met_rows * tile.row_threads * steps_each,
             weight * tile.waves * steps_each,

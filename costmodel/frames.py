@@ -48,12 +48,42 @@ class Frames:
         if reduced > 1 and reduced != math.prod(self._loops[main][: self._outer[main]]):
             # Of reductions only those of the other's results go along with it.
             return ()
+        alike = self._alike(i, main)
+        if alike:
+            return alike
         order = []
         for extent in self._loops[main]:
             at = left.index(extent)
             order.append(at)
             left[at] = 0
         return tuple(order)
+
+    def _alike(self, i: int, main: int) -> tuple[int, ...]:
+        """The same, told from a buffer that both go through; empty where there is none.
+
+        Extents alone do not tell loops apart where two of them are equal.
+        """
+        loops = self._loops[i]
+        pairs = [
+            (one, other)
+            for (buffer, _), other in self._layouts[main].items()
+            if other is not None
+            for (name, _), one in self._layouts[i].items()
+            if name == buffer and one is not None and sorted(one.steps) == sorted(other.steps)
+        ]
+        pairs.sort(key=lambda pair: -sum(map(bool, pair[0].steps)))
+        for one, other in pairs:
+            left = dict(enumerate(zip(loops, one.steps, strict=True)))
+            order = []
+            for extent, step in zip(self._loops[main], other.steps, strict=True):
+                at = next((k for k, v in left.items() if v == (extent, step)), None)
+                if at is None:
+                    break
+                order.append(at)
+                del left[at]
+            else:
+                return tuple(order)
+        return ()
 
     def frame(self, i: int, order: tuple[int, ...]) -> tuple[Shape, dict[_Key, Layout]]:
         """Loops and layouts of node ``i``, turned round to ``order`` where that is not empty."""

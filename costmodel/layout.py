@@ -15,8 +15,10 @@ from typing import Final, NamedTuple
 from fusewise.costmodel.geometry import Formula, formula_of, looked_up_steps, run_of
 from fusewise.schedule.problem import Access
 
-#: What a GPU's memory moves at the least, and what one thread loads at the most.
+#: What a GPU's memory moves at the least, what its caches look up at once, and what one thread
+#: loads at the most.
 SECTOR_BYTES: Final = 32
+LINE_BYTES: Final = 128
 _VECTOR_BYTES: Final = 16
 
 #: Elements of a block along one section of the loops: how many there are in all, and in the block.
@@ -36,7 +38,7 @@ class Layout(NamedTuple):
     itemsize: int
     #: Elements that a thread can load at once.
     vector: int
-    #: Bytes that every row of neighbours begins at a multiple of, 32 at the most.
+    #: Bytes that every row of neighbours begins at a multiple of, those of a line at the most.
     alignment: int
     #: Whether it goes through places that were loaded or computed.
     looked_up: bool
@@ -114,7 +116,7 @@ def _layout(
         order=_ascending(steps),
         itemsize=itemsize,
         vector=min(vector, max(_VECTOR_BYTES // itemsize, 1)),
-        alignment=min(pitch * itemsize, SECTOR_BYTES),
+        alignment=min(pitch * itemsize, LINE_BYTES),
         looked_up=looked_up,
         inside=inside,
         anywhere=looked_up,
@@ -224,12 +226,15 @@ def merged_loops(
     return merge(0, outer), merge(outer, len(loops))
 
 
-def moved(layout: Layout, sections: Sequence[Section]) -> tuple[float, float]:
+def moved(
+    layout: Layout, sections: Sequence[Section], piece: int = SECTOR_BYTES
+) -> tuple[float, float]:
     """Sectors that a block touches, and elements that its threads load (or store).
 
     Args:
         layout: of the access.
         sections: the block, from the inner section of the loops to the outer.
+        piece: bytes of what is counted; lines in place of sectors where it is theirs.
     """
     held: list[float] = []
     lanes = 1.0
@@ -255,7 +260,7 @@ def moved(layout: Layout, sections: Sequence[Section]) -> tuple[float, float]:
         part = held[i] if not layout.dwell else max(held[i] / layout.dwell[i], 1.0)
         if part <= 1:
             continue
-        if layout.steps[i] * layout.itemsize <= max(span * layout.itemsize, SECTOR_BYTES):
+        if layout.steps[i] * layout.itemsize <= max(span * layout.itemsize, piece):
             span += layout.steps[i] * (part - 1)
         else:
             count *= part
@@ -263,6 +268,6 @@ def moved(layout: Layout, sections: Sequence[Section]) -> tuple[float, float]:
         for i, step in enumerate(layout.steps):
             if not step:
                 count *= held[i]
-    # A row of neighbours that begins anywhere lies in one sector more, now and then.
-    row = span * layout.itemsize + SECTOR_BYTES - layout.alignment
-    return count * max(1.0, row / SECTOR_BYTES), lanes
+    # A row of neighbours that begins anywhere lies in one more, now and then.
+    row = span * layout.itemsize + piece - min(layout.alignment, piece)
+    return count * max(1.0, row / piece), lanes

@@ -44,6 +44,35 @@ _MEMBERS: Final = {
     "reducing": "reduction scan sort partial_accumulate dot",
 }
 
+#: What takes another time than an addition, a division or an exponential, which stand for their
+#: classes, and how many times as long: chains of it on a GPU of compute capability 9.0.
+_WEIGHTS: Final[dict[str, float]] = {
+    name: weight
+    for weight, names in (
+        (0.75, "rsqrt"),
+        (0.9, "reciprocal"),
+        (1.9, "sqrt div_rn"),
+        (2.2, "sigmoid"),
+        (2.7, "asin acos"),
+        (3.0, "floordiv truncdiv int_truediv"),
+        (3.2, "tanh"),
+        (3.8, "sinh cosh"),
+        (4.2, "expm1"),
+        (4.5, "log log2 log10 log1p"),
+        (4.8, "fmod mod remainder"),
+        (5.1, "erfinv"),
+        (5.4, "maximum minimum relu halide_clamp"),
+        (5.5, "erf"),
+        (5.7, "sin cos tan"),
+        (7.5, "atan floor ceil round trunc floor_to_int ceil_to_int round_to_int trunc_to_int"),
+        (8.1, "erfc"),
+        (10.0, "asinh acosh atanh"),
+        (12.0, "atan2"),
+        (18.0, "pow"),
+    )
+    for name in names.split()
+}
+
 _CLASS: Final[dict[str, int]] = {
     name: CLASSES.index(kind) for kind, names in _MEMBERS.items() for name in names.split()
 } | dict.fromkeys(_FREE.split(), -1)
@@ -80,3 +109,8 @@ def operation_class(name: str) -> int:
 PLAIN_REDUCTIONS: Final = frozenset({"sum", "prod", "max", "min", "any", "all", "xor_sum"})
 #: Reduction types that carry an index along.
 INDEX_REDUCTIONS: Final = frozenset({"argmax", "argmin"})
+
+
+def operation_weight(name: str) -> float:
+    """How many of the cheapest operations of its class one of ``name`` takes the time of."""
+    return _WEIGHTS.get(name, 1.0)

@@ -20,6 +20,7 @@ from fusewise.costmodel.operations import (
     INDEX_REDUCTIONS,
     PLAIN_REDUCTIONS,
     operation_class,
+    operation_weight,
 )
 from fusewise.costmodel.written_once import operations_of
 from fusewise.schedule.problem import Access, Node
@@ -27,8 +28,15 @@ from fusewise.schedule.problem import Access, Node
 #: Threads of a CUDA block that share one reduction.
 _BLOCK: Final = 1024
 _NO_WIDTH: Final = 4
-#: Bytes of the narrowest element that memory itself adds to.
+#: Bytes of the narrowest element that memory itself adds to one by one; narrower neighbours go in
+#: pairs. Updates of one element from which on more of them stand in each other's way no longer.
 _WHOLE: Final = 4
+_CROWD: Final = 500.0
+#: Kinds of accesses whose place is looked up, classes of operations that tell it, and how many of
+#: these, of arithmetic, blend each value that was loaded instead.
+_LOOKED_UP: Final = frozenset({"gather", "atomic"})
+_ON_PLACES: Final = ("arithmetic", "selection", "indexing", "conversion")
+_BLENDED: Final = 1.5
 #: What costs more than an addition in an index: quotients and remainders, and bounds.
 _DIVIDED: Final = re.compile(r"((?:ModularIndexing\([^()]*, |[^()]*//)(\d+))")
 _BOUNDED: Final = re.compile(r"(?:Min|Max)\([^()]*")
@@ -77,13 +85,14 @@ def node_sums(node: Node) -> list[float]:
     for name, count in operations_of(node):
         which = operation_class(name)
         if which >= 0:
-            operations[which] += count * iterations
+            operations[which] += count * iterations * operation_weight(name)
     reduction = node.kind == "reduction"
     plain = reduction and node.reduction_type in PLAIN_REDUCTIONS
     index = reduction and node.reduction_type in INDEX_REDUCTIONS
     outer = reduction and largest_read(node).across
     scan = node.kind in ("scan", "sort")
     atomic = [a for a in node.writes if a.kind == "atomic"]
+    loops = (*node.ranges[0], *node.ranges[1])
     return [
         iterations,
         1.0,
@@ -101,9 +110,34 @@ def node_sums(node: Node) -> list[float]:
         0.0,
         iterations * node.reduction_type.startswith("online_softmax"),
         float(sum(a.touched for a in atomic)),
-        sum(_hits(a) * a.touched for a in atomic if a.itemsize < _WHOLE),
+        sum(
+            min(_hits(a), _CROWD) * a.touched
+            for a in atomic
+            if a.itemsize < _WHOLE and walk(a, loops).step != 1
+        ),
         address_operations(node),
     ]
+
+
+def places_of(node: Node) -> FloatArray | None:
+    """Operations by class, as in ``CLASSES``, on the places that a node computes to look up; [C].
+
+    A body is kept as counts alone: all that is no work on what was loaded is taken for work on
+    places. None where none are computed.
+    """
+    counts = dict(operations_of(node))
+    accesses = (*node.reads, *node.writes)
+    if not counts.get("index_expr") or not any(a.kind in _LOOKED_UP for a in accesses):
+        return None
+    found = dict.fromkeys(_ON_PLACES, 0.0)
+    for name, count in counts.items():
+        kind = CLASSES[operation_class(name)] if operation_class(name) >= 0 else ""
+        if kind in found:
+            found[kind] += count * operation_weight(name)
+    found["arithmetic"] -= _BLENDED * counts.get("load", 0.0)
+    found["conversion"] -= sum(a.itemsize < _WHOLE for a in accesses)
+    size = float(node.numel * node.rnumel)
+    return np.array([max(found.get(kind, 0.0), 0.0) * size for kind in CLASSES])
 
 
 def address_operations(node: Node) -> float:

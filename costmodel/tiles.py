@@ -22,7 +22,7 @@ from fusewise.costmodel.blocks import (
     power,
 )
 from fusewise.costmodel.dimensions import Mover, Shape, dimensions_of
-from fusewise.costmodel.layout import Layout, Section, moved
+from fusewise.costmodel.layout import LINE_BYTES, SECTOR_BYTES, Layout, Section, moved
 
 #: Longest row that is held whole.
 _HELD: Final = {"inner": 1024, "outer_tiny": 64, "outer": 64, "default": 64}
@@ -31,7 +31,7 @@ _HELD: Final = {"inner": 1024, "outer_tiny": 64, "outer": 64, "default": 64}
 _LONG: Final = (2048, 32768)
 _FEW_MOVERS, _SAVED = 10, 1.3
 #: Sectors that a cache looks up at once.
-_LINE_SECTORS: Final = 4
+_LINE_SECTORS: Final = LINE_BYTES // SECTOR_BYTES
 #: Warps, blocks and registers that a multiprocessor has room for.
 _WARPS, _BLOCKS, _REGISTERS = 64, 32, 65536
 #: Accesses that decide which block is the fastest.
@@ -68,9 +68,11 @@ class Tile(NamedTuple):
     sectors: float
     #: Of these, those that stores touch.
     stored: float
-    #: Loads and stores that all warps issue, and cache lines that these ask for.
+    #: Loads and stores that all warps issue, cache lines that the sectors of these would fill, and
+    #: those that they lie in.
     issued: float
     wavefronts: float
+    lines: float
     #: Values that a turn of the loop loads from new places.
     turn_loads: int
 
@@ -210,7 +212,7 @@ def _tile(
         for extent, part in zip(extents, block.across, strict=True)
     )
     whole = ((float(length), float(min(block.along, length))), *across)
-    sectors = stored = issued = wavefronts = 0.0
+    sectors = stored = issued = wavefronts = lines = 0.0
     turn_loads = 0
     for m in movers:
         if m.again and persistent:
@@ -218,11 +220,12 @@ def _tile(
         full = length > 1 and m.total > rows
         turn_loads += (full or length == 1) and not m.written
         sections = whole if full else across
-        each, instructions, asked = _moves(m.layout, sections)
+        each, instructions, asked, apart = _moves(m.layout, sections)
         times = programs * (turns if full else 1)
         instructions *= times
         issued += instructions
         wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
+        lines += instructions * apart if m.layout.looked_up else 0.0
         # A loop of one turn finds what an earlier one loaded beside it.
         if not m.near and not (m.again and turns == 1):
             # Stores are not gathered: a sector that two of them touch is touched twice.
@@ -247,13 +250,14 @@ def _tile(
         stored=stored,
         issued=issued,
         wavefronts=wavefronts,
+        lines=lines,
         turn_loads=turn_loads,
     )
 
 
 @lru_cache(maxsize=1 << 17)
-def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float, float]:
-    """Sectors that a block touches, loads that its warps issue, and sectors of one of these.
+def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float, float, float]:
+    """Sectors that a block touches, loads that its warps issue, sectors and lines of one of these.
 
     Threads of a warp go along the section that memory lies along, then along the others. They load
     several elements at once where these are neighbours in that section.
@@ -273,7 +277,8 @@ def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float,
         parts[i] = min(sections[i][1], lanes)
         lanes /= parts[i]
     request = [(total, part) for (total, _), part in zip(sections, parts, strict=True)]
-    return each, max(elements / vector, 1.0) / WARP, moved(layout, request)[0]
+    issued = max(elements / vector, 1.0) / WARP
+    return each, issued, moved(layout, request)[0], moved(layout, request, LINE_BYTES)[0]
 
 
 def _row_threads(block: Block, inner: bool) -> float:

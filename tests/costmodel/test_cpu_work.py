@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import msgspec
 import pytest
 
-from fusewise.costmodel.cpu_costs import body_cost, table_of
+from fusewise.costmodel.cpu_costs import TABLES, body_cost, table_of
 from fusewise.costmodel.cpu_loops import nest_of, node_loops
 from fusewise.costmodel.cpu_tables import NARROW, SWIFT, WIDE, Table
+from fusewise.costmodel.cpu_work import winding
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer
@@ -112,17 +115,53 @@ def test_wide_vectors_take_longer_but_not_twice_as_long() -> None:
         assert narrow < wide < 2.5 * narrow
 
 
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_the_processor_that_is_most_alike_counts(narrow: DeviceProfile, table: Table) -> None:
+    """However many threads share the rates, and if these are a little off."""
+    for threads, off in itertools.product((1, 2, 16), (0.9, 1.0, 1.1)):
+        cache, multiplied, exponentials = (rate * threads * off for rate in table.rates)
+        device = msgspec.structs.replace(
+            narrow,
+            threads=threads,
+            vector_width=table.width,
+            cache_gbs=cache,
+            copy_gbs=cache / 4,
+            flops_gfs=multiplied,
+            transcendental_gops=exponentials,
+        )
+        assert table_of(device) is table
+
+
+def test_vectors_of_another_width_are_those_of_another_processor(narrow: DeviceProfile) -> None:
+    for table in (WIDE, SWIFT):
+        cache, multiplied, exponentials = (rate * narrow.threads for rate in table.rates)
+        device = msgspec.structs.replace(
+            narrow, cache_gbs=cache, flops_gfs=multiplied, transcendental_gops=exponentials
+        )
+        assert table_of(device) is NARROW
+
+
 @pytest.mark.parametrize(
-    ("width", "cache_gbs", "table"), [(32, 140.0, NARROW), (64, 50.0, WIDE), (64, 230.0, SWIFT)]
+    ("index", "loops", "found"),
+    [
+        ("127*i0 + (ModularIndexing(i1, 1, 127)) : 12, 508", (12, 508), 1),
+        ("27*i0 + (ModularIndexing(i1 + 24, 1, 27)) : 8, 27", (8, 27), 1),
+        ("256*((i0//2)) + ((i1//2)) : 512, 512", (512, 512), 1),
+        # One quotient for whole vectors, and of another loop.
+        ("2560*((i1//32)) + (ModularIndexing(i1, 1, 32)) : 5, 64", (5, 64), 0),
+        ("81*((i0//80)) + (ModularIndexing(i0, 1, 80)) : 400", (400, 1024), 0),
+        ("128*i0 + i1 : 64, 128", (64, 128), 0),
+    ],
 )
-def test_the_processor_that_is_most_alike_counts(
-    narrow: DeviceProfile, width: int, cache_gbs: float, table: Table
+def test_quotients_that_no_vector_keeps_to(
+    narrow: DeviceProfile, index: str, loops: tuple[int, ...], found: int
 ) -> None:
-    device = msgspec.structs.replace(narrow, vector_width=width, cache_gbs=cache_gbs)
-    assert table_of(device) is table
-    # However many threads share the rate.
-    more = msgspec.structs.replace(device, threads=16, cache_gbs=8 * cache_gbs)
-    assert table_of(more) is table
+    size = math.prod(loops)
+    read = _access("strided", index, size, 1)
+    assert winding(read, loops) == found
+    write = _access("contiguous", f"i0 : {size}", size, 1, "b")
+    lane_by_lane = _column(_problem((loops, ()), read, write), narrow, "lane_by_lane")
+    assert (lane_by_lane > 0.5 * size) is bool(found)
 
 
 def test_what_is_looked_up_once_a_row_is_no_gather(narrow: DeviceProfile) -> None:
@@ -146,14 +185,42 @@ def test_branches_of_few_flags_are_remembered(narrow: DeviceProfile) -> None:
         index = f"i0 : {elements}"
         read = _access("contiguous", index, elements, 1)
         problem = _problem(((elements,), ()), read, _access("contiguous", index, elements, 1, "b"))
-        buffers = tuple(
-            msgspec.structs.replace(buffer, dtype="torch.bool") if buffer.name == "a" else buffer
-            for buffer in problem.buffers
-        )
-        flags = msgspec.structs.replace(problem, buffers=buffers)
-        return _column(flags, narrow, "lane_by_lane") / elements
+        return _column(_flags(problem, "le"), narrow, "lane_by_lane") / elements
 
     assert each(1 << 14) < 0.3 * each(1 << 22)
+
+
+def _flags(problem: Problem, name: str) -> Problem:
+    """``problem`` where what is read is of type bool and called ``name``."""
+    node = problem.nodes[0]
+    reads = tuple(msgspec.structs.replace(access, buffer=name) for access in node.reads)
+    buffers = tuple(
+        msgspec.structs.replace(buffer, dtype="torch.bool", name=name)
+        if buffer.name == "a"
+        else buffer
+        for buffer in problem.buffers
+    )
+    changed = msgspec.structs.replace(node, reads=reads)
+    return msgspec.structs.replace(problem, nodes=(changed,), buffers=buffers)
+
+
+@pytest.mark.parametrize(("name", "dear"), [("le_3", True), ("lt", True), ("gt_24", False)])
+def test_flags_of_comparisons_could_be_either_as_well(
+    narrow: DeviceProfile, name: str, dear: bool
+) -> None:
+    """What is smaller than something is told by data; most of what dropout keeps is kept."""
+    n = 1 << 22
+    read = _access("contiguous", f"i0 : {n}", n, 1)
+    problem = _problem(((n,), ()), read, _access("contiguous", f"i0 : {n}", n, 1, "b"))
+    alike = _column(_flags(problem, "eq"), narrow, "lane_by_lane")
+    assert (_column(_flags(problem, name), narrow, "lane_by_lane") > 2 * alike) is dear
+
+
+def test_roots_of_what_stays_along_a_vector_are_found_once_a_row() -> None:
+    ops = (("rsqrt", 1), ("mul", 2))
+    rests = body_cost(ops, None, table="wide", resting=True)
+    assert rests.vector == pytest.approx(2 * WIDE.operations["mul"].vector)
+    assert rests.vector < body_cost(ops, None, table="wide").vector
 
 
 @pytest.mark.parametrize(

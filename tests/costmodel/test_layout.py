@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fusewise.costmodel.layout import Layout, layout_of, merged_loops, moved, turned
+from fusewise.costmodel.layout import (
+    LINE_BYTES,
+    Layout,
+    layout_of,
+    merged_loops,
+    moved,
+    turned,
+)
 from fusewise.schedule.problem import Access, AccessKind
 
 
@@ -54,6 +61,19 @@ def test_sectors_of_rows_columns_and_tiles() -> None:
     # A square block touches whole sectors either way.
     square = [(1024.0, 32.0), (1024.0, 32.0)]
     assert moved(rows, square)[0] == moved(columns, square)[0] == 128.0
+
+
+def test_lines_hold_four_sectors_where_these_are_neighbours() -> None:
+    rows = layout("1024*i0 + i1 : 1024, 1024", (1024, 1024))
+    columns = layout("i0 + 1024*i1 : 1024, 1024", (1024, 1024))
+    apart = layout("8*i0 : 4096", (4096,))
+    warp = [(float(1 << 20), 32.0)]
+    assert moved(rows, warp)[0] == 4.0
+    assert moved(rows, warp, LINE_BYTES)[0] == 1.0
+    assert moved(columns, warp)[0] == moved(columns, warp, LINE_BYTES)[0] == 32.0
+    # Every eighth element is in a sector of its own, and four of these in a line.
+    assert moved(apart, [(4096.0, 32.0)])[0] == pytest.approx(32.0, rel=0.05)
+    assert moved(apart, [(4096.0, 32.0)], LINE_BYTES)[0] == pytest.approx(8.0, rel=0.15)
 
 
 def test_what_is_looked_up_lies_anywhere() -> None:

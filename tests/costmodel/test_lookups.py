@@ -119,4 +119,4 @@ def test_an_update_each_turn_is_counted(gpu: DeviceProfile, lookup: Lookup) -> N
     assert 2 ** whole[COLUMN["atomic_updates"]] == pytest.approx(_OUT, rel=0.01)
     assert 2 ** whole[COLUMN["atomic_hits"]] == pytest.approx(_OUT / 4096, rel=0.01)
     assert whole[COLUMN["atomic_halves"]] == 0.0
-    assert roofline_us(half[None])[0] > 10 * roofline_us(whole[None])[0]
+    assert roofline_us(half[None])[0] > 5 * roofline_us(whole[None])[0]

@@ -1,4 +1,4 @@
-"""What indices cost to compute: divisions by sizes, by such as are only known at run time too."""
+"""What indices cost to compute, places that are looked up, and what updates them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fusewise.costmodel.partials import address_operations
+from fusewise.costmodel.operations import CLASSES
+from fusewise.costmodel.partials import SUMMED, address_operations, node_sums, places_of
 from fusewise.schedule.problem import Access, Node
 
 MakeNode = Callable[..., Node]
@@ -27,3 +28,30 @@ def test_divisions_that_are_no_shifts(make_node: MakeNode, index: str, each: int
     read = Access("a", "strided", 64, 256, 4, 1, index)
     node = make_node("op0", 64, (read,), ranges=((8, 8), ()))
     assert address_operations(node) == 64 * each
+
+
+def test_operations_on_places_are_those_that_no_loaded_value_takes(make_node: MakeNode) -> None:
+    ops = (("add", 9), ("index_expr", 4), ("load", 2), ("mul", 7), ("sin", 1), ("store", 1))
+    gather = Access("a", "gather", 64, 256, 4, 1, "8*tmp0 + tmp1 : ")
+    node = make_node("op0", 64, (gather,), ops=ops)
+    found = places_of(node)
+    assert found is not None
+    by_class = dict(zip(CLASSES, found.tolist(), strict=True))
+    assert 0 < by_class["indexing"] <= 64 * 4
+    assert 0 < by_class["arithmetic"] < 64 * 16
+    assert by_class["transcendental"] == 0
+    plain = Access("a", "contiguous", 64, 256, 4, 1, "i0 : 64")
+    assert places_of(make_node("op0", 64, (plain,), ops=ops)) is None
+
+
+@pytest.mark.parametrize(
+    ("index", "itemsize", "alone"),
+    [("tmp0 : ", 2, True), ("i0 + 8*tmp0 : 8", 2, False), ("tmp0 : ", 4, False)],
+)
+def test_narrow_elements_are_swapped_in_where_they_lie_apart(
+    make_node: MakeNode, index: str, itemsize: int, alone: bool
+) -> None:
+    write = Access("a", "atomic", 64, 8 * itemsize, itemsize, 1, index)
+    node = make_node("op0", 64, (), (write,), ranges=((8, 8), ()))
+    sums = dict(zip(SUMMED, node_sums(node), strict=True))
+    assert (sums["atomic_halves"] > 0) is alone

@@ -1,0 +1,17 @@
+"""Classes of operations, and what the members of one cost beside each other."""
+
+from __future__ import annotations
+
+from fusewise.costmodel.operations import CLASSES, operation_class, operation_weight
+
+
+def test_new_operations_are_plain_arithmetic() -> None:
+    assert CLASSES[operation_class("some_new_operation")] == "arithmetic"
+    assert CLASSES[operation_class("special_something")] == "transcendental"
+    assert operation_class("store") == -1
+
+
+def test_weights_are_those_of_the_cheapest_of_each_class() -> None:
+    assert operation_weight("add") == operation_weight("exp") == operation_weight("truediv") == 1.0
+    assert operation_weight("sin") > operation_weight("tanh") > operation_weight("sigmoid") > 1.0
+    assert operation_weight("some_new_operation") == 1.0
