@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.layout import layout_of
-from fusewise.costmodel.lookups import loaded_indices
+from fusewise.costmodel.lookups import sought_along
 from fusewise.schedule.problem import HALVES, Node, Problem
 
 #: Iterations for each thread from which Inductor runs a loop nest on several
@@ -137,26 +137,13 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         jumps=tuple(jumps),
         steps=moves,
         still=many and still,
-        sought=_sought(node, problem, moves, len(loops)),
+        sought=sought_along(node, problem, moves, len(loops)),
         operations=sum(
             count
             for name, count in node.ops
             if name not in _NO_OPERATION and not name.startswith("masked_subblock")
         ),
     )
-
-
-def _sought(
-    node: Node, problem: Problem, moves: Mapping[tuple[str, str], tuple[int, ...]], loops: int
-) -> tuple[bool, ...]:
-    """Along which loops loaded indices change, as far as is known: else along all."""
-    unknown = (True,) * loops
-    if any(name == "index_expr" for name, _ in node.ops):
-        return unknown
-    indices = [moves.get((a.buffer, a.index)) for a in loaded_indices(node, problem)]
-    if not indices or None in indices:
-        return unknown
-    return tuple(any(steps and steps[i] for steps in indices) for i in range(loops))
 
 
 def main_of(nodes: Sequence[NodeLoops]) -> NodeLoops:

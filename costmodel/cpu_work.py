@@ -236,11 +236,11 @@ class Work:
         # One thread adds without locks, and what it adds to neighbours are vectors.
         if (move.atomic and self._threads > 1) or (move.gather and step != 1):
             return Cost(lane=move.cost.lane + move.looked_up.lane)
-        if step == 0 and not move.written:
-            return self._table.stay
         if move.winding and (node.loops != nest.loops or nest.tiled[-1] == len(nest.loops) - 1):
             each = self._table.jump.lane + self._table.winding.lane * move.winding
             return Cost(lane=move.cost.lane + each)
+        if step == 0 and not move.written:
+            return self._table.stay
         if step not in (0, 1) and not turned:
             return Cost(lane=move.cost.lane + self._table.jump.lane)
         # Elements of two bytes beside wider ones fill half a vector.

@@ -18,68 +18,69 @@ from fusewise.costmodel.touches import DISTINCT
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each); what is
 #: written out again is counted once. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
-    "arithmetic": 0.828,
-    "division": 5.47,
-    "selection": 0.955,
-    "indexing": 0.0207,
-    "conversion": 0.676,
-    "random": 56.4,
-    "reducing": 2.0,
+    "arithmetic": 0.862,
+    "division": 5.09,
+    "selection": 0.697,
+    "indexing": 0.0115,
+    "conversion": 0.827,
+    "random": 60.6,
+    "reducing": 1.39,
     "address": 5.04,
-    "combined": 0.929,
-    "means": 4.21,
+    "combined": 0.982,
+    "means": 6.54,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
-_LOOPED: Final = {"welford": (15.1, 0.0458), "online_softmax": (59.0, 17.0)}
+_LOOPED: Final = {"welford": (15.1, 0.0458), "online_softmax": (61.2, 20.5)}
 #: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
 _CACHE_SHARE, _MEMORY_SHARE = 0.87, 1.16
 #: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
 #: does where there is more: what is read in turns throws out what comes next.
-_KEPT, _SUDDEN = 0.7, 13.5
+_KEPT, _SUDDEN = 0.709, 14.1
 #: Time of a byte written to memory over that of one read.
-_WRITTEN: Final = 1.14
+_WRITTEN: Final = 1.13
 #: Time of a byte read from the cache, and of one written to it, over that of its copy; reads and
 #: writes go side by side: exponent of the norm that they are put together by.
-_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 0.996, 1.92, 2.67
+_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 1.07, 1.91, 2.53
 #: Part of the sectors beyond the distinct bytes that comes from beyond a multiprocessor.
-_SECTOR_SHARE: Final = 0.0681
+_SECTOR_SHARE: Final = 0.0621
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
-_TOUCHED_SHARE: Final = 0.363
+_TOUCHED_SHARE: Final = 0.347
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
 #: shares of the device's bandwidths that a single multiprocessor can draw.
-_GATHER_GAIN: Final = 4.83
+_GATHER_GAIN: Final = 5.34
 _DRAWS: Final = 0.91
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
-_EXPONENTIAL_SHARE: Final = 0.208
+_EXPONENTIAL_SHARE: Final = 0.213
 #: Cache lines that a multiprocessor takes sectors from in a microsecond, and that it looks up.
-_WAVEFRONTS_US, _LINES_US = 1060.0, 1230.0
+_WAVEFRONTS_US, _LINES_US = 1180.0, 1170.0
 #: Exponent at which arithmetic slows down with the part of the multiprocessors that have no block.
-_IDLE: Final = 0.966
+_IDLE: Final = 1.01
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
-_NORM, _WAITING_NORM = 3.79, 2.16
+_NORM, _WAITING_NORM = 3.53, 2.43
 #: Microseconds from one block of a multiprocessor to the next: no more are begun, however little
 #: each of them does.
-_BLOCK_US: Final = 0.0734
+_BLOCK_US: Final = 0.075
 #: Microseconds until what a wave of blocks loads has arrived, and where it is reduced, which all of
 #: a block's threads wait for; what the next turn of a loop waits for, and more for each doubling of
 #: what is read beyond a megabyte, for each load but the first, where the end of rows is masked, and
 #: for each operation of a thread.
-_WAVE_US, _REDUCED_WAVE_US = 0.00317, 0.814
-_TURN_US, _FAR_US, _LOADED_US = 0.133, 0.0388, 0.00649
-_MASKED_US, _OPERATION_US = 0.000635, 0.00333
-#: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it, and
-#: the most operations of a thread in one.
-_UNROLLED, _SHORT = 4.27, 9.0
+_WAVE_US, _REDUCED_WAVE_US = 0.00317, 0.829
+_TURN_US, _FAR_US, _LOADED_US = 0.135, 0.05, 0.000315
+_MASKED_US, _OPERATION_US = 0.000635, 0.00173
+#: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it; the
+#: most operations of a thread in one, and the most that it loads for a single reduction.
+_UNROLLED, _SHORT = 5.69, 6.92
+_FEW_LOADS: Final = 2
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.000785, 0.0153
+_STEP_US, _WELFORD_STEP_US = 8.58e-05, 0.0159
 #: An atomic update; updates of one element, and the power of their number that they take: few come
 #: at the same time.
-_UPDATE_US = 1.33e-6
-_HIT_US, _HIT_POWER = 0.0603, 0.841
+_UPDATE_US = 3.15e-06
+_HIT_US, _HIT_POWER = 0.0604, 0.857
 #: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
-_HALF_US: Final = 2.07e-5
+_HALF_US: Final = 2.25e-05
 
 
 def cuda_parts(
@@ -117,7 +118,7 @@ def cuda_parts(
     lines /= spread * filled
     memory = np.maximum(moved, sectors * _TOUCHED_SHARE / cache) / drawn
     begun = np.where(finished, 0.0, amount("programs") * _BLOCK_US / spread)
-    memory = np.maximum(np.maximum(memory, lines), begun)
+    memory = np.maximum(np.maximum(memory, lines), np.maximum(begun, _updating(amount)))
 
     additions = rate("device_flops") / 2.0
     work = sum((each * amount(name) for name, each in _ADDITIONS.items()), np.zeros(n))
@@ -134,7 +135,7 @@ def cuda_parts(
     more = np.maximum(memory, arithmetic)
     body = _together(memory, arithmetic, _NORM)
     apart = _together(body, _waiting(amount, distinct), _WAITING_NORM) - more
-    return amount("device_launch"), memory, arithmetic, apart + _updating(amount)
+    return amount("device_launch"), memory, arithmetic, apart + amount("atomic_halves") * _HALF_US
 
 
 def _together(one: FloatArray, other: FloatArray, norm: float) -> FloatArray:
@@ -151,7 +152,7 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
     even = np.minimum(amount("even"), 1.0)
     operations = amount("turn_operations")
     several = amount("welford") + amount("means") + amount("online_softmax") > 0
-    single = np.maximum(amount("turn_loads"), amount("distinct_reductions")) <= 1
+    single = (amount("turn_loads") <= _FEW_LOADS) & (amount("distinct_reductions") <= 1)
     short = (even > 0) & single & ~several & (operations <= _SHORT)
     turn = _TURN_US + _FAR_US * np.log2(1.0 + distinct / 1e6)
     turn = np.where(short, turn / _UNROLLED, turn) + _MASKED_US * (1.0 - even)
@@ -166,8 +167,7 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
 
 
 def _updating(amount: Callable[[str], FloatArray]) -> FloatArray:
-    """Microseconds that atomic updates take."""
+    """Microseconds that atomic updates take, all of them and those of one element."""
     crowded = amount("atomic_hits") ** _HIT_POWER * _HIT_US
-    updates = np.maximum(amount("atomic_updates") * _UPDATE_US, crowded)
-    result: FloatArray = updates + amount("atomic_halves") * _HALF_US
+    result: FloatArray = np.maximum(amount("atomic_updates") * _UPDATE_US, crowded)
     return result

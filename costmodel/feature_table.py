@@ -100,7 +100,11 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("written_strided", "log2 bytes", "bytes stored, innermost stride above 1"),
     Feature("written_atomic", "log2 bytes", "distinct bytes updated atomically"),
     Feature("written_other", "log2 bytes", "bytes stored in any other way"),
-    Feature("atomic_updates", "log2 elements", "atomic updates, repetitions counted"),
+    Feature(
+        "atomic_updates",
+        "log2 elements",
+        "atomic updates, of neighbours of 1 or 2 bytes two at once",
+    ),
     Feature("atomic_hits", "log2 ratio", "most atomic updates of each element, on average"),
     Feature(
         "atomic_halves",

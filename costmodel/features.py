@@ -133,7 +133,8 @@ class Featurizer:
         blocks = profile.kind == "cuda"
         self._work = None if blocks else Work(problem, profile, nodes)
         self._overwriting = Overwriting(problem, nodes, self._rank)
-        self._frames = Frames(nodes, self._meeting.followed) if blocks else Frames((), ())
+        followed = self._meeting.followed if blocks else ()
+        self._frames = Frames(nodes if blocks else (), problem, followed)
         hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced = [
             (node.numel, node.rnumel, hints[node.name]) if node.name in hints else None

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from fusewise.costmodel.dimensions import Mover, Shape
 from fusewise.costmodel.layout import Layout, layout_of, merged_loops, turned
+from fusewise.costmodel.lookups import sought_along
 from fusewise.costmodel.meeting import Met, Moving
-from fusewise.schedule.problem import Node
+from fusewise.schedule.problem import Node, Problem
 
 _Key = tuple[str, str]
 #: Bytes within which accesses of equal steps meet the same lines.
@@ -22,19 +23,18 @@ _NEAR = 1 << 15
 class Frames:
     """Loops and layouts of one problem's nodes, which are numbered as given."""
 
-    def __init__(self, nodes: Sequence[Node], followed: Sequence[Mapping[_Key, int]]) -> None:
-        """``followed`` are the sizes, in elements, of buffers that each node goes through in the
-        order of its loops although it looks up where."""
+    def __init__(
+        self, nodes: Sequence[Node], problem: Problem, followed: Sequence[Mapping[_Key, int]]
+    ) -> None:
+        """``nodes`` are of ``problem``; ``followed`` are the sizes, in elements, of buffers that
+        each goes through in the order of its loops although it looks up where."""
         self._nodes = nodes
         self._loops = [
             tuple(extent for extent in (*n.ranges[0], *n.ranges[1]) if extent > 1) for n in nodes
         ]
         self._outer = [sum(extent > 1 for extent in n.ranges[0]) for n in nodes]
         self._layouts = [
-            {
-                (key := (a.buffer, a.index)): layout_of(a, loops, sizes.get(key, 0))
-                for a in (*n.reads, *n.writes)
-            }
+            _layouts(n, problem, loops, sizes)
             for n, loops, sizes in zip(nodes, self._loops, followed, strict=True)
         ]
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
@@ -147,3 +147,23 @@ class Frames:
             for m in frames[i][1].values()
         )
         return [shape for shape, _ in frames.values()], movers, steps
+
+
+def _layouts(
+    node: Node, problem: Problem, loops: tuple[int, ...], sizes: Mapping[_Key, int]
+) -> dict[_Key, Layout | None]:
+    """The layouts of a node's accesses; those looked up know along which loops they may move."""
+    found = {
+        (key := (a.buffer, a.index)): layout_of(a, loops, sizes.get(key, 0))
+        for a in (*node.reads, *node.writes)
+    }
+    if any(layout is not None and layout.anywhere for layout in found.values()):
+        steps = {key: layout.steps for key, layout in found.items() if layout is not None}
+        sought = sought_along(node, problem, steps, len(loops))
+        return {
+            key: layout._replace(sought=sought)
+            if layout is not None and layout.anywhere
+            else layout
+            for key, layout in found.items()
+        }
+    return found

@@ -48,6 +48,8 @@ class Layout(NamedTuple):
     anywhere: bool = False
     #: Turns that it stays in place for under each loop; empty where it never does.
     dwell: tuple[float, ...] = ()
+    #: Along which loops it may be taken elsewhere; empty for all.
+    sought: tuple[bool, ...] = ()
 
 
 def layout_of(access: Access, loops: Sequence[int], size: int = 0) -> Layout | None:
@@ -200,6 +202,7 @@ def turned(layout: Layout, order: Sequence[int]) -> Layout:
         order=_ascending(steps),
         inside=math.prod(loops[along + 1 :]) if along >= 0 else 0,
         dwell=tuple(layout.dwell[i] for i in order) if layout.dwell else (),
+        sought=tuple(layout.sought[i] for i in order) if layout.sought else (),
     )
 
 
@@ -266,7 +269,7 @@ def moved(
             count *= part
     if layout.anywhere:
         for i, step in enumerate(layout.steps):
-            if not step:
+            if not step and (not layout.sought or layout.sought[i]):
                 count *= held[i]
     # A row of neighbours that begins anywhere lies in one more, now and then.
     row = span * layout.itemsize + piece - min(layout.alignment, piece)

@@ -6,6 +6,7 @@ Judges by the accesses and operations of one node alone; indices themselves are 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from fusewise.schedule.problem import Access, Node, Problem
@@ -22,6 +23,29 @@ def loaded_indices(node: Node, problem: Problem) -> list[Access]:
         if access.kind != "gather" and buffer is not None and _INTEGER.search(buffer.dtype):
             found.append(access)
     return found
+
+
+def sought_along(
+    node: Node,
+    problem: Problem,
+    steps: Mapping[tuple[str, str], tuple[int, ...]],
+    loops: int,
+) -> tuple[bool, ...]:
+    """Along which of its loops a node may look up another place, as far as is known: else all.
+
+    Args:
+        node: of ``problem``.
+        problem: its buffers tell what indices are.
+        steps: of its accesses (buffer and index), elements from one turn of each loop to the next.
+        loops: how many of them turn more than once.
+    """
+    unknown = (True,) * loops
+    if any(name == "index_expr" for name, _ in node.ops):
+        return unknown
+    indices = [steps.get((a.buffer, a.index)) for a in loaded_indices(node, problem)]
+    if not indices or None in indices:
+        return unknown
+    return tuple(any(each and each[i] for each in indices) for i in range(loops))
 
 
 def follows_loops(node: Node, problem: Problem) -> bool:

@@ -7,6 +7,7 @@ of ``fusewise.costmodel.features``.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -35,6 +36,7 @@ _CROWD: Final = 500.0
 #: Kinds of accesses whose place is looked up, classes of operations that tell it, and how many of
 #: these, of arithmetic, blend each value that was loaded instead.
 _LOOKED_UP: Final = frozenset({"gather", "atomic"})
+_BOUNDS: Final = frozenset({"maximum", "minimum"})
 _ON_PLACES: Final = ("arithmetic", "selection", "indexing", "conversion")
 _BLENDED: Final = 1.5
 #: What costs more than an addition in an index: quotients and remainders, and bounds.
@@ -82,10 +84,11 @@ def node_sums(node: Node) -> list[float]:
     """The columns of ``SUMMED`` for one node."""
     iterations = float(node.numel * node.rnumel)
     operations = [0.0] * len(CLASSES)
+    weight = _weights(node)
     for name, count in operations_of(node):
         which = operation_class(name)
         if which >= 0:
-            operations[which] += count * iterations * operation_weight(name)
+            operations[which] += count * iterations * weight(name)
     reduction = node.kind == "reduction"
     plain = reduction and node.reduction_type in PLAIN_REDUCTIONS
     index = reduction and node.reduction_type in INDEX_REDUCTIONS
@@ -109,14 +112,27 @@ def node_sums(node: Node) -> list[float]:
         iterations * node.reduction_type.startswith("welford"),
         0.0,
         iterations * node.reduction_type.startswith("online_softmax"),
-        float(sum(a.touched for a in atomic)),
+        sum(a.touched / (2 if _pairs(a, loops) else 1) for a in atomic),
         sum(
             min(_hits(a), _CROWD) * a.touched
             for a in atomic
-            if a.itemsize < _WHOLE and walk(a, loops).step != 1
+            if a.itemsize < _WHOLE and not _pairs(a, loops)
         ),
         address_operations(node),
     ]
+
+
+def _computes_places(node: Node) -> bool:
+    """Whether a node looks up places that it tells from positions in its loops."""
+    accesses = (*node.reads, *node.writes)
+    return any(a.kind in _LOOKED_UP for a in accesses) and "index_expr" in dict(node.ops)
+
+
+def _weights(node: Node) -> Callable[[str], float]:
+    """What each operation of a node takes, by name; bounds of places are of whole numbers."""
+    if _computes_places(node):
+        return lambda name: 1.0 if name in _BOUNDS else operation_weight(name)
+    return operation_weight
 
 
 def places_of(node: Node) -> FloatArray | None:
@@ -127,13 +143,14 @@ def places_of(node: Node) -> FloatArray | None:
     """
     counts = dict(operations_of(node))
     accesses = (*node.reads, *node.writes)
-    if not counts.get("index_expr") or not any(a.kind in _LOOKED_UP for a in accesses):
+    if not _computes_places(node):
         return None
     found = dict.fromkeys(_ON_PLACES, 0.0)
+    weight = _weights(node)
     for name, count in counts.items():
         kind = CLASSES[operation_class(name)] if operation_class(name) >= 0 else ""
         if kind in found:
-            found[kind] += count * operation_weight(name)
+            found[kind] += count * weight(name)
     found["arithmetic"] -= _BLENDED * counts.get("load", 0.0)
     found["conversion"] -= sum(a.itemsize < _WHOLE for a in accesses)
     size = float(node.numel * node.rnumel)
@@ -166,6 +183,11 @@ def _is_power(size: str) -> bool:
     """Whether a size is a power of two; one that is only known when it runs is none."""
     n = int(size) if size.strip().isdigit() else 3
     return n & (n - 1) == 0
+
+
+def _pairs(access: Access, loops: Sequence[int]) -> bool:
+    """Whether neighbours that are narrower than what memory adds to are added to together."""
+    return access.itemsize < _WHOLE and walk(access, loops).step == 1
 
 
 def node_extremes(node: Node) -> list[float]:

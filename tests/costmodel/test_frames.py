@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from fusewise.costmodel.frames import Frames
-from fusewise.schedule.problem import Access, Node
+from fusewise.costmodel.layout import moved
+from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
 MakeNode = Callable[..., Node]
 
@@ -27,7 +28,30 @@ def test_loops_of_equal_extents_are_told_apart_by_a_buffer_that_both_go_through(
     out = Access("out", "contiguous", size, 4 * size, 4, 1, place)
     last = make_node("op0", size, (), (write,), ranges=((2, rows, columns, channels), ()))
     first = make_node("op1", size, (read,), (out,), ranges=((2, channels, rows, columns), ()))
-    frames = Frames([last, first], [{}, {}])
+    frames = Frames([last, first], _problem(last, first), [{}, {}])
     assert frames.turns(0, 1) == (0, 3, 1, 2)
     # A node with other loops needs none.
-    assert Frames([last, make_node("op2", 8, ranges=((8,), ()))], [{}, {}]).turns(0, 1) == ()
+    other = make_node("op2", 8, ranges=((8,), ()))
+    assert Frames([last, other], _problem(last, other), [{}, {}]).turns(0, 1) == ()
+
+
+def _problem(*nodes: Node, buffers: tuple[Buffer, ...] = ()) -> Problem:
+    return Problem("frames", "inference", nodes, buffers, (), ())
+
+
+@pytest.mark.parametrize(("index", "sought"), [("i0 : 64", (True, False)), ("i0 : 8192", None)])
+def test_what_is_looked_up_moves_along_loops_that_move_its_index(
+    make_node: MakeNode, index: str, sought: tuple[bool, ...] | None
+) -> None:
+    """An index for each row sends the whole row somewhere, one for each element any of them."""
+    number = Access("number", "contiguous", 8192, 8 * 64, 8, 1, index)
+    table = Access("table", "gather", 8192, 4 * 8192, 4, 0, "tmp0 : ")
+    out = Access("out", "contiguous", 8192, 4 * 8192, 4, 1, "i0 : 8192")
+    node = make_node("op0", 8192, (number, table), (out,), ranges=((64, 128), ()))
+    numbers = Buffer("number", 8 * 8192, "torch.int64", True, False, ("op0",))
+    frames = Frames([node], _problem(node, buffers=(numbers,)), [{}])
+    found = frames.frame(0, ())[1]["table", "tmp0 : "]
+    assert found.anywhere
+    assert found.sought == (sought or (True, True))
+    sectors, _ = moved(found, [(128.0, 128.0), (64.0, 2.0)])
+    assert sectors == (2 if sought else 256)

@@ -55,3 +55,24 @@ def test_narrow_elements_are_swapped_in_where_they_lie_apart(
     node = make_node("op0", 64, (), (write,), ranges=((8, 8), ()))
     sums = dict(zip(SUMMED, node_sums(node), strict=True))
     assert (sums["atomic_halves"] > 0) is alone
+
+
+def test_neighbours_of_two_bytes_are_added_to_two_at_once(make_node: MakeNode) -> None:
+    def updates(itemsize: int) -> float:
+        write = Access("a", "atomic", 64, 64 * itemsize, itemsize, 1, "i0 + 8*tmp0 : 8")
+        node = make_node("op0", 64, (), (write,), ranges=((8, 8), ()))
+        return dict(zip(SUMMED, node_sums(node), strict=True))["atomic_updates"]
+
+    assert updates(4) == 64
+    assert updates(2) == 32
+
+
+def test_bounds_of_places_are_of_whole_numbers(make_node: MakeNode) -> None:
+    ops = (("index_expr", 1), ("maximum", 4), ("minimum", 4))
+    gather = Access("a", "gather", 64, 256, 4, 1, "8*tmp0 + tmp1 : ")
+    plain = Access("a", "contiguous", 64, 256, 4, 1, "i0 : 64")
+    sums = [
+        dict(zip(SUMMED, node_sums(make_node("op0", 64, (read,), ops=ops)), strict=True))
+        for read in (gather, plain)
+    ]
+    assert sums[0]["arithmetic"] < sums[1]["arithmetic"] / 2
