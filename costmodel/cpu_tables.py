@@ -1,8 +1,8 @@
 """What operations and accesses of C++ loops cost on one thread of the processors that are known.
 
-In nanoseconds of the three processors that the x86 dataset was taken on, two with vectors of 64
+In nanoseconds of the four processors that the x86 dataset was taken on, three with vectors of 64
 bytes and masks for parts of them, one with 32 bytes and none. They fit the kernels of its training
-families. Says nothing of which processor is like which.
+families. Says nothing of which device is like which of them.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ SWIFT: Final = Table(
     rates=(115.0, 102.0, 1.53),
 )
 
-#: Fitted to rows of an Intel Xeon of family 6, model 167 (AMX and 480 MiB of cache), 2 threads.
+#: Fitted to rows of another Xeon (family 6, model 167), 2 threads.
 KEEN: Final = Table(
     name="keen",
     width=64,

@@ -62,7 +62,7 @@ def test_a_large_copy_takes_what_memory_takes() -> None:
         {"random_bytes": 256e6},
         {"transcendental": 4e9},
         {"address": 1e10},
-        {"combining": 3e6},
+        {"combining": 3e4},
         {"atomic_updates": 1e9},
         {"atomic_hits": 1e5},
         {"welford": 3e9},
