@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_costs import body_cost, table_of
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops, main_of, nest_of, node_loops
-from fusewise.costmodel.cpu_tables import FREE, Cost
+from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.meeting import Met
 from fusewise.costmodel.written_once import operations_of
@@ -49,13 +49,11 @@ _REMAINDERS: Final = re.compile(r"ModularIndexing\(([^(),]*(?:\([^()]*\))?[^(),]
 _VECTOR: Final = 16
 #: Sizes of the loops in an index.
 _SIZES: Final = re.compile(r" : (\d+(?:, \d+)*)$")
-
-
 #: Names of flags that a graph gets: comparisons of another graph, but dropout's, which are mostly
 #: true.
 _COMPARED: Final = re.compile(r"(le|lt|ge)(_|$)")
 _COMPARISONS: Final = frozenset({"le", "lt", "ge", "gt"})
-_RANDOM: Final = frozenset({"rand", "randn", "randint64"})
+_RANDOM: Final = frozenset(CLASSES["random"].split())
 
 
 class Move(NamedTuple):
@@ -119,7 +117,7 @@ class Work:
             for node, loops in zip(nodes, self.loops, strict=True)
         ]
         bools = {buffer.name for buffer in problem.buffers if buffer.dtype == "torch.bool"}
-        self._unforeseen = unforeseen_flags(problem)
+        self._unforeseen = _unforeseen(bools, problem)
         self._moves = [
             {
                 (a.buffer, a.index): self._move(a, written, a.buffer in bools, loops)
@@ -318,12 +316,12 @@ class Work:
         ]
 
 
-def unforeseen_flags(problem: Problem) -> frozenset[str]:
-    """Buffers of type bool whose elements could be either as well, as far as can be told.
+def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
+    """Those of the buffers ``flags``, of type bool, whose elements could be either as well.
 
-    Those are comparisons of data. Of equalities, masks and dropout's flags most are alike.
+    As far as can be told these are comparisons of data. Of equalities, masks and dropout's flags
+    most are alike.
     """
-    flags = {buffer.name for buffer in problem.buffers if buffer.dtype == "torch.bool"}
     found = {name for name in flags if _COMPARED.match(name)}
     drawn: set[str] = set()
     for node in problem.nodes:
@@ -333,7 +331,7 @@ def unforeseen_flags(problem: Problem) -> frozenset[str]:
             drawn |= written
         elif names & _COMPARISONS and drawn.isdisjoint(access.buffer for access in node.reads):
             found |= flags & written
-    return frozenset(found)
+    return found
 
 
 def winding(access: Access, loops: Sequence[int]) -> int:

@@ -52,8 +52,8 @@ _GATHER_GAIN: Final = 5.75
 _DRAWS: Final = 0.91
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
 _EXPONENTIAL_SHARE: Final = 0.198
-#: Cache lines that a multiprocessor takes sectors from in a microsecond, and that it looks up.
-_WAVEFRONTS_US, _LINES_US = 1170.0, 1170.0
+#: Cache lines that a multiprocessor looks up in a microsecond.
+_LINES_US: Final = 1170.0
 #: Exponent at which arithmetic slows down with the part of the multiprocessors that have no block.
 _IDLE: Final = 0.895
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
@@ -77,7 +77,7 @@ _FEW_LOADS: Final = 2
 _STEP_US, _WELFORD_STEP_US = 0.00875, 0.0354
 #: An atomic update; updates of one element, and the power of their number that they take: few come
 #: at the same time.
-_UPDATE_US = 3.27e-06
+_UPDATE_US: Final = 3.27e-06
 _HIT_US, _HIT_POWER = 0.0627, 0.861
 #: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
 _HALF_US: Final = 2.25e-05
@@ -114,8 +114,7 @@ def cuda_parts(
     sectors = amount("sector_bytes")
     moved += np.maximum(sectors - distinct, 0.0) * _SECTOR_SHARE / cache
     moved += amount("random_bytes") / (rate("device_gather") * _GATHER_GAIN)
-    lines = np.maximum(amount("wavefronts") / _WAVEFRONTS_US, amount("lines") / _LINES_US)
-    lines /= spread * filled
+    lines = np.maximum(amount("wavefronts"), amount("lines")) / _LINES_US / (spread * filled)
     memory = np.maximum(moved, sectors * _TOUCHED_SHARE / cache) / drawn
     begun = np.where(finished, 0.0, amount("programs") * _BLOCK_US / spread)
     memory = np.maximum(np.maximum(memory, lines), np.maximum(begun, _updating(amount)))

@@ -159,7 +159,7 @@ class Featurizer:
         }
         self._sums = np.array([node_sums(node) for node in nodes], dtype=np.float64)
         # Lookups of nodes with equal loops mostly go by the same places.
-        self._places = [(node.ranges, places_of(node)) for node in nodes]
+        self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
         extremes = [node_extremes(node) for node in nodes]
         # Minima are kept negated, so that one reduction finds both.
         self._extremes = np.array(extremes, dtype=np.float64)

@@ -61,10 +61,9 @@ def layout_of(access: Access, loops: Sequence[int], size: int = 0) -> Layout | N
     if access.kind == "opaque":
         return None
     extents = tuple(extent for extent in loops if extent > 1)
-    looked_up = access.kind in ("gather", "atomic")
-    if not looked_up:
-        return _layout(access.index, access.itemsize, access.stride == 0, extents, looked_up)
-    found = _layout(access.index, access.itemsize, False, extents, looked_up)
+    if not access.looked_up:
+        return _layout(access.index, access.itemsize, access.stride == 0, extents, False)
+    found = _layout(access.index, access.itemsize, False, extents, True)
     return _followed(found, access.index, size) if found is not None and size else found
 
 

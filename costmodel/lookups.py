@@ -54,7 +54,7 @@ def follows_loops(node: Node, problem: Problem) -> bool:
     It computes where, as interpolation does, or has a table with one place for each turn of a loop.
     Whoever loads an index of another kind may be sent anywhere.
     """
-    if not any(a.kind in ("gather", "atomic") for a in (*node.reads, *node.writes)):
+    if not any(a.looked_up for a in (*node.reads, *node.writes)):
         return False
     loops = (*node.ranges[0], *node.ranges[1])
     found = any(name == "index_expr" for name, _ in node.ops)

@@ -84,7 +84,7 @@ class Meeting:
             {
                 (a.buffer, a.index): touches.elements(a)
                 for a in (*node.reads, *node.writes)
-                if along and a.kind in ("gather", "atomic")
+                if along and a.looked_up
             }
             for node, along in zip(nodes, follows, strict=True)
         ]

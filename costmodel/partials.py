@@ -33,9 +33,8 @@ _NO_WIDTH: Final = 4
 #: pairs. Updates of one element from which on more of them stand in each other's way no longer.
 _WHOLE: Final = 4
 _CROWD: Final = 500.0
-#: Kinds of accesses whose place is looked up, classes of operations that tell it, and how many of
-#: these, of arithmetic, blend each value that was loaded instead.
-_LOOKED_UP: Final = frozenset({"gather", "atomic"})
+#: Operations that keep a place that is looked up within bounds, classes of those that tell it, and
+#: how many of these, of arithmetic, blend each value that was loaded instead.
 _BOUNDS: Final = frozenset({"maximum", "minimum"})
 _ON_PLACES: Final = ("arithmetic", "selection", "indexing", "conversion")
 _BLENDED: Final = 1.5
@@ -125,7 +124,7 @@ def node_sums(node: Node) -> list[float]:
 def _computes_places(node: Node) -> bool:
     """Whether a node looks up places that it tells from positions in its loops."""
     accesses = (*node.reads, *node.writes)
-    return any(a.kind in _LOOKED_UP for a in accesses) and "index_expr" in dict(node.ops)
+    return any(a.looked_up for a in accesses) and "index_expr" in dict(node.ops)
 
 
 def _weights(node: Node) -> Callable[[str], float]:
@@ -141,18 +140,17 @@ def places_of(node: Node) -> FloatArray | None:
     A body is kept as counts alone: all that is no work on what was loaded is taken for work on
     places. None where none are computed.
     """
-    counts = dict(operations_of(node))
-    accesses = (*node.reads, *node.writes)
     if not _computes_places(node):
         return None
+    counts = dict(operations_of(node))
     found = dict.fromkeys(_ON_PLACES, 0.0)
     weight = _weights(node)
     for name, count in counts.items():
-        kind = CLASSES[operation_class(name)] if operation_class(name) >= 0 else ""
-        if kind in found:
-            found[kind] += count * weight(name)
+        which = operation_class(name)
+        if which >= 0 and CLASSES[which] in found:
+            found[CLASSES[which]] += count * weight(name)
     found["arithmetic"] -= _BLENDED * counts.get("load", 0.0)
-    found["conversion"] -= sum(a.itemsize < _WHOLE for a in accesses)
+    found["conversion"] -= sum(a.itemsize < _WHOLE for a in (*node.reads, *node.writes))
     size = float(node.numel * node.rnumel)
     return np.array([max(found.get(kind, 0.0), 0.0) * size for kind in CLASSES])
 

@@ -69,7 +69,7 @@ class Tile(NamedTuple):
     #: Of these, those that stores touch.
     stored: float
     #: Loads and stores that all warps issue, cache lines that the sectors of these would fill, and
-    #: those that they lie in.
+    #: those that lookups lie in.
     issued: float
     wavefronts: float
     lines: float
@@ -225,7 +225,7 @@ def _tile(
         instructions *= times
         issued += instructions
         wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
-        lines += instructions * apart if m.layout.looked_up else 0.0
+        lines += instructions * apart
         # A loop of one turn finds what an earlier one loaded beside it.
         if not m.near and not (m.again and turns == 1):
             # Stores are not gathered: a sector that two of them touch is touched twice.
@@ -257,7 +257,8 @@ def _tile(
 
 @lru_cache(maxsize=1 << 17)
 def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float, float, float]:
-    """Sectors that a block touches, loads that its warps issue, sectors and lines of one of these.
+    """Sectors that a block touches, loads that its warps issue, and sectors of one of these; the
+    lines that they lie in, of a lookup.
 
     Threads of a warp go along the section that memory lies along, then along the others. They load
     several elements at once where these are neighbours in that section.
@@ -278,7 +279,8 @@ def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float,
         lanes /= parts[i]
     request = [(total, part) for (total, _), part in zip(sections, parts, strict=True)]
     issued = max(elements / vector, 1.0) / WARP
-    return each, issued, moved(layout, request)[0], moved(layout, request, LINE_BYTES)[0]
+    lines = moved(layout, request, LINE_BYTES)[0] if layout.looked_up else 0.0
+    return each, issued, moved(layout, request)[0], lines
 
 
 def _row_threads(block: Block, inner: bool) -> float:

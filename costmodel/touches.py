@@ -146,7 +146,7 @@ class Touches:
         run_bytes = steps.run * access.itemsize
         line = 0.0
         random = 0
-        if access.kind in ("gather", "atomic"):
+        if access.looked_up:
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
             rows = steps.step == 1
             if along:

@@ -16,7 +16,6 @@ from fusewise.schedule.problem import Node
 
 #: Operations by name, with how often each is computed in one turn of the loops.
 Counts = tuple[tuple[str, float], ...]
-_LOOKED_UP = frozenset({"gather", "atomic"})
 
 
 def operations_of(node: Node) -> Counts:
@@ -26,7 +25,7 @@ def operations_of(node: Node) -> Counts:
     """
     accesses = (*node.reads, *node.writes)
     loops = 0
-    if any(access.kind in _LOOKED_UP for access in accesses):
+    if any(access.looked_up for access in accesses):
         loops = sum(extent > 1 for extent in (*node.ranges[0], *node.ranges[1]))
     places = len({(access.buffer, access.index) for access in node.reads})
     return _operations(node.ops, places, loops)

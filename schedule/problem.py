@@ -42,6 +42,11 @@ class Access(msgspec.Struct, frozen=True, array_like=True):
     #: in the same iteration.
     index: str
 
+    @property
+    def looked_up(self) -> bool:
+        """Whether it goes through places that were loaded or computed."""
+        return self.kind in ("gather", "atomic")
+
 
 class Node(msgspec.Struct, frozen=True):
     """A scheduler node: the smallest thing that a plan can place."""
