@@ -30,6 +30,8 @@ from fusewise.schedule.errors import PlanError
 _LIST, _SOURCE, _DETAIL = 34, 28, 64
 #: Columns of a terminal below which details stand under their codes.
 _NARROW = 100
+#: Part of a plan's time from which on what lies beside its kernels is told.
+_WORTH_TELLING = 0.01
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ def _plan(plan: ExplainedPlan) -> str:
         f"predicted {microseconds(plan.predicted_us)} "
         f"({microseconds(plan.predicted_low_us)} to {microseconds(plan.predicted_high_us)})"
     )
+    if plan.around_us > _WORTH_TELLING * plan.predicted_us:
+        text += f", of that {microseconds(plan.around_us)} beside the kernels"
     if plan.measured_us is not None:
         text += f", measured {microseconds(plan.measured_us)} kernel by kernel"
     return text

@@ -98,7 +98,8 @@ def _measured(why: Why) -> str:
 
 
 def _sides(why: Why) -> Table:
-    table = result_table("", "group", "predicted (90 %)", "by", "launch", "memory", "arithmetic")
+    rates = "launch", "memory", "arithmetic", "around"
+    table = result_table("", "group", "predicted (90 %)", "by", *rates)
     for name, sides in (("before", why.before), ("after", why.after)):
         for side in sides:
             parts = side.attribution
@@ -111,6 +112,7 @@ def _sides(why: Why) -> Table:
                 f"{parts.launch_us:.2f}",
                 f"{parts.memory_us:.2f}",
                 f"{parts.arithmetic_us:.2f}",
+                f"{side.around_us:.2f}",
             )
     return table
 

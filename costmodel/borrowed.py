@@ -20,6 +20,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
 from fusewise.costmodel.gains import Gains, gains_of
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
+from fusewise.costmodel.overheads import Overheads
 from fusewise.costmodel.partials import device_amounts
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
 from fusewise.costmodel.trained import TrainedModel
@@ -82,6 +83,11 @@ class BorrowedModel:
     def gains(self) -> Gains:
         """What may be taken by its predictions: of what the lender's may, what is sure."""
         return gains_of(self.model, self.profile.kind).on_another_device()
+
+    @property
+    def overheads(self) -> Overheads | None:
+        """What plans take beyond their kernels: calls and memory are of the program, mostly."""
+        return self.model.overheads
 
     @property
     def blocks(self) -> BlockModel | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 11
+FEATURES_VERSION: Final = 12
 
 
 class Feature(NamedTuple):
@@ -109,7 +109,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature(
         "atomic_halves",
         "log2 updates",
-        "of these, of lone elements of 1 or 2 bytes, each as often as its element, 500 at most",
+        "of these, of lone elements of 1 or 2 bytes, each as often as others are at it",
     ),
     Feature("line_bytes", "log2 bytes", "bytes of the lines that accesses in short stretches move"),
     Feature(

@@ -40,6 +40,7 @@ from fusewise.costmodel.partials import (
     node_extremes,
     node_sums,
     places_of,
+    row_operations,
 )
 from fusewise.costmodel.tiles import holds_rows, tile_of
 from fusewise.costmodel.touches import DISTINCT, MET
@@ -157,9 +158,15 @@ class Featurizer:
             for prefix in _FIRST_ALONE
             if nodes[i].reduction_type.startswith(prefix)
         }
-        self._sums = np.array([node_sums(node) for node in nodes], dtype=np.float64)
+        self._sums = np.array(
+            [node_sums(node, profile.threads) for node in nodes], dtype=np.float64
+        )
         # Lookups of nodes with equal loops mostly go by the same places.
         self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
+        self._of_rows = [
+            row_operations(node, self._frames.resting(i))
+            for i, node in enumerate(nodes if blocks else ())
+        ]
         extremes = [node_extremes(node) for node in nodes]
         # Minima are kept negated, so that one reduction finds both.
         self._extremes = np.array(extremes, dtype=np.float64)
@@ -242,6 +249,9 @@ class Featurizer:
             if len(several) > 1:
                 repeated = np.sum(several, axis=0) - np.max(several, axis=0)
                 row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - repeated, 0.0)
+        if any(self._reduced[i] is not None for i in ids):
+            once = np.sum([self._of_rows[i] for i in ids if i not in again], axis=0)
+            row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - once, 0.0)
         for i in self._alone(ids):
             full, alone = self._firsts[i]
             steps = self._sums[i, SUMMED.index(full)]

@@ -39,6 +39,13 @@ class Frames:
         ]
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
 
+    def resting(self, i: int) -> int:
+        """Reads of node ``i`` that stay along its innermost loop, but not along all others."""
+        reads = {(a.buffer, a.index) for a in self._nodes[i].reads if not a.looked_up}
+        layouts = [self._layouts[i][key] for key in reads]
+        steps = [layout.steps for layout in layouts if layout is not None]
+        return sum(1 for each in steps if each and not each[-1] and any(each))
+
     def turns(self, i: int, main: int) -> tuple[int, ...]:
         """The order in which node ``i`` has the loops of ``main``; empty where it needs none."""
         left = list(self._loops[i])
@@ -153,17 +160,17 @@ def _layouts(
     node: Node, problem: Problem, loops: tuple[int, ...], sizes: Mapping[_Key, int]
 ) -> dict[_Key, Layout | None]:
     """The layouts of a node's accesses; those looked up know along which loops they may move."""
-    found = {
-        (key := (a.buffer, a.index)): layout_of(a, loops, sizes.get(key, 0))
-        for a in (*node.reads, *node.writes)
-    }
-    if any(layout is not None and layout.anywhere for layout in found.values()):
-        steps = {key: layout.steps for key, layout in found.items() if layout is not None}
-        sought = sought_along(node, problem, steps, len(loops))
-        return {
-            key: layout._replace(sought=sought)
-            if layout is not None and layout.anywhere
-            else layout
-            for key, layout in found.items()
-        }
+    accesses = {(a.buffer, a.index): a for a in (*node.reads, *node.writes)}
+    found = {key: layout_of(a, loops) for key, a in accesses.items()}
+    if not any(a.looked_up for a in accesses.values()):
+        return found
+    steps = {key: layout.steps for key, layout in found.items() if layout is not None}
+    sought = sought_along(node, problem, steps, len(loops))
+    for key, layout in found.items():
+        if layout is None or not layout.anywhere:
+            continue
+        if sizes.get(key):
+            found[key] = layout_of(accesses[key], loops, sizes[key], sought)
+        else:
+            found[key] = layout._replace(sought=sought)
     return found

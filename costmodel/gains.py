@@ -17,6 +17,7 @@ from typing import Final, Literal, Protocol, get_args, runtime_checkable
 import msgspec
 
 from fusewise.costmodel.interface import CostModel
+from fusewise.costmodel.overheads import Overheads
 from fusewise.costmodel.plan_cost import GroupCost
 from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.schedule.kernel_choices import COMBO
@@ -116,6 +117,8 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
     records: dict[str, Record] = {}
     #: How far whole plans lie from the sums over their groups; None where nothing is known of it.
     plans: PlanMargins | None = None
+    #: What plans take beyond their kernels; None where nothing is known of it.
+    overheads: Overheads | None = None
 
     def asked(self, kinds: Iterable[GainKind]) -> Demand | None:
         """What is asked of a schedule that is of all these kinds; None for never."""
@@ -138,7 +141,9 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
         }
         # Of templates nothing is probed, and how fast they are elsewhere nobody has seen.
         demands["template"] = None
-        return msgspec.structs.replace(self, demands=demands, records={}, plans=None)
+        return msgspec.structs.replace(
+            self, demands=demands, records={}, plans=None, overheads=None
+        )
 
 
 def _never(**but: Demand) -> dict[str, Demand | None]:

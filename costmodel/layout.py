@@ -52,11 +52,14 @@ class Layout(NamedTuple):
     sought: tuple[bool, ...] = ()
 
 
-def layout_of(access: Access, loops: Sequence[int], size: int = 0) -> Layout | None:
+def layout_of(
+    access: Access, loops: Sequence[int], size: int = 0, sought: tuple[bool, ...] = ()
+) -> Layout | None:
     """The layout of ``access`` in a node with ``loops``; None where its index cannot be read.
 
     ``size`` is that of the buffer in elements where places that are looked up follow the loops, as
-    those of an interpolation do: the innermost of the loops that are not in the index.
+    those of an interpolation do: the innermost of the loops that are not in the index, and along
+    which places are ``sought`` (one for each loop of several turns; all where it is empty).
     """
     if access.kind == "opaque":
         return None
@@ -64,17 +67,19 @@ def layout_of(access: Access, loops: Sequence[int], size: int = 0) -> Layout | N
     if not access.looked_up:
         return _layout(access.index, access.itemsize, access.stride == 0, extents, False)
     found = _layout(access.index, access.itemsize, False, extents, True)
-    return _followed(found, access.index, size) if found is not None and size else found
+    return _followed(found, access.index, size, sought) if found is not None and size else found
 
 
 @lru_cache(maxsize=1 << 16)
-def _followed(layout: Layout, index: str, size: int) -> Layout:
+def _followed(layout: Layout, index: str, size: int, sought: tuple[bool, ...]) -> Layout:
     """``layout`` where the places that are looked up follow the innermost loops not in its index.
 
     One that has fewer turns in the buffer than its loop stays in place for some.
     """
     places = looked_up_steps(index)
-    free = [i for i, step in enumerate(layout.steps) if not step][-len(places) :] if places else []
+    moving = sought or (True,) * len(layout.steps)
+    free = [i for i, step in enumerate(layout.steps) if not step and moving[i]]
+    free = free[-len(places) :] if places else []
     steps = list(layout.steps)
     dwell = [1.0] * len(steps)
     for loop, step in zip(free, places[len(places) - len(free) :], strict=True):

@@ -95,16 +95,25 @@ class _ManifestOnly(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
 
 
+def check_name(path: Path) -> None:
+    """Refuse a path that no model is written to, before there is one.
+
+    Raises:
+        ModelError: its name does not end in ``.fusewise.json``.
+    """
+    if not path.name.endswith(SUFFIX):
+        raise ModelError(
+            f"the name does not end in {SUFFIX}", subject=str(path), remedy=f"add {SUFFIX}"
+        )
+
+
 def write_model(saved: SavedModel, path: Path) -> None:
     """Write the model to ``path``, which appears complete or not at all.
 
     Raises:
         ModelError: the file cannot be written, or its name does not end in ``.fusewise.json``.
     """
-    if not path.name.endswith(SUFFIX):
-        raise ModelError(
-            f"the name does not end in {SUFFIX}", subject=str(path), remedy=f"add {SUFFIX}"
-        )
+    check_name(path)
     content = msgspec.json.encode(
         _Content(
             manifest=saved.manifest,

@@ -30,9 +30,8 @@ from fusewise.schedule.problem import Access, Node
 _BLOCK: Final = 1024
 _NO_WIDTH: Final = 4
 #: Bytes of the narrowest element that memory itself adds to one by one; narrower neighbours go in
-#: pairs. Updates of one element from which on more of them stand in each other's way no longer.
+#: pairs.
 _WHOLE: Final = 4
-_CROWD: Final = 500.0
 #: Operations that keep a place that is looked up within bounds, classes of those that tell it, and
 #: how many of these, of arithmetic, blend each value that was loaded instead.
 _BOUNDS: Final = frozenset({"maximum", "minimum"})
@@ -42,6 +41,8 @@ _BLENDED: Final = 1.5
 _DIVIDED: Final = re.compile(r"((?:ModularIndexing\([^()]*, |[^()]*//)(\d+))")
 _BOUNDED: Final = re.compile(r"(?:Min|Max)\([^()]*")
 
+#: What is mostly done to the sum or the variance of a row.
+_OF_ROWS: Final = frozenset({"log", "log1p", "sqrt", "rsqrt", "reciprocal"})
 #: Columns that are a sum over a group's nodes.
 SUMMED: Final = (
     "iterations",
@@ -79,8 +80,8 @@ LARGEST: Final = (
 SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
 
 
-def node_sums(node: Node) -> list[float]:
-    """The columns of ``SUMMED`` for one node."""
+def node_sums(node: Node, threads: int) -> list[float]:
+    """The columns of ``SUMMED`` for one node on a device that runs so many threads at a time."""
     iterations = float(node.numel * node.rnumel)
     operations = [0.0] * len(CLASSES)
     weight = _weights(node)
@@ -113,7 +114,7 @@ def node_sums(node: Node) -> list[float]:
         iterations * node.reduction_type.startswith("online_softmax"),
         sum(a.touched / (2 if _pairs(a, loops) else 1) for a in atomic),
         sum(
-            min(_hits(a), _CROWD) * a.touched
+            _crowd(a, threads) * a.touched
             for a in atomic
             if a.itemsize < _WHOLE and not _pairs(a, loops)
         ),
@@ -153,6 +154,29 @@ def places_of(node: Node) -> FloatArray | None:
     found["conversion"] -= sum(a.itemsize < _WHOLE for a in (*node.reads, *node.writes))
     size = float(node.numel * node.rnumel)
     return np.array([max(found.get(kind, 0.0), 0.0) * size for kind in CLASSES])
+
+
+def row_operations(node: Node, resting: int) -> FloatArray:
+    """Operations by class, as in ``CLASSES``, that a kernel which goes along rows does once a row.
+
+    Rows have sums and variances of their own, of which logarithms and roots are found; [C], over
+    all iterations but one of each row.
+
+    Args:
+        node: of the kernel.
+        resting: values that it reads and that stay as they are along a row: each has one at most.
+    """
+    found = [0.0] * len(CLASSES)
+    loops = (*node.ranges[0], *node.ranges[1])
+    iterations = float(node.numel * node.rnumel)
+    again = iterations * (1.0 - 1.0 / loops[-1]) if loops else 0.0
+    left = float(resting)
+    for name, count in operations_of(node):
+        if name in _OF_ROWS and left > 0.0:
+            taken = min(count, left)
+            left -= taken
+            found[operation_class(name)] += taken * operation_weight(name) * again
+    return np.array(found)
 
 
 def address_operations(node: Node) -> float:
@@ -211,6 +235,13 @@ def node_extremes(node: Node) -> list[float]:
     ]
     smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]
+
+
+def _crowd(access: Access, threads: int) -> float:
+    """How many updates of a narrow element, or of its neighbour, go on at a time on average."""
+    elements = access.bytes / access.itemsize
+    at_a_time = 2.0 * min(threads, access.touched) / max(elements, 1.0)
+    return min(max(at_a_time, 1.0), max(_hits(access), 1.0))
 
 
 def _hits(access: Access) -> float:

@@ -1,14 +1,15 @@
-"""The time of a complete plan: what each group costs, remembered, and their sum.
+"""The time of a complete plan: what each group costs in it, remembered, and their sum.
 
-Many plans share their groups, so a group is featurised and predicted once. Nothing here chooses a
-plan, measures one or checks that it is legal.
+Many plans share their groups, so a group is featurised and predicted once. What it costs in a plan
+is its kernel's time alone and what a program adds to that (:mod:`fusewise.costmodel.overheads`).
+Nothing here chooses a plan, measures one or checks that it is legal.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN, FEATURES_VERSION
 from fusewise.costmodel.features import Featurizer
 from fusewise.costmodel.interface import CostModel, FloatArray, Prediction, Source
+from fusewise.costmodel.overheads import NONE, Amounts, KnowsOverheads, Leaving, Overheads
 from fusewise.costmodel.plan_margins import UNSURE, KnowsPlans
 from fusewise.costmodel.products import Product, library_us, product_of, template_us
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, roofline_us
@@ -29,18 +31,20 @@ _PROBED_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GroupCost:
-    """What one group of a plan costs, in microseconds."""
+    """What one group of a plan costs in it, in microseconds."""
 
     names: tuple[str, ...]
     us: float
     low_us: float
     high_us: float
     source: Source
+    #: What of each of these the program adds to the kernel alone.
+    around_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """Time of a plan, in microseconds: the sum over its groups."""
+    """Time of a plan, in microseconds: the sum over its groups and what a graph takes itself."""
 
     us: float
     #: Sums of the groups' 90 % interval ends, moved by what the model knows of whole plans. Errors
@@ -65,8 +69,14 @@ class PlanCost:
         profile: DeviceProfile,
         model: CostModel,
         extern_us: Mapping[str, float] | None = None,
+        overheads: Overheads | None = None,
     ) -> None:
-        """``extern_us`` gives measured microseconds of extern and template nodes by signature.
+        """Args:
+        problem: that plans are of.
+        profile: of the device.
+        model: of kernels.
+        extern_us: measured microseconds of extern and template nodes by signature.
+        overheads: what plans take beyond their kernels; None for what the model knows of it.
 
         Raises:
             ModelError: the model expects features of another version.
@@ -82,6 +92,10 @@ class PlanCost:
         self.profile = profile
         self.model = model
         self.featurizer = Featurizer(problem, profile)
+        if overheads is None and isinstance(model, KnowsOverheads):
+            overheads = model.overheads
+        self._overheads = overheads or NONE
+        self._leaving = Leaving(problem)
         self._extern_us = dict(extern_us or {})
         self._halves = {buffer.name for buffer in problem.buffers if buffer.dtype in HALVES}
         self._known: dict[Hashable, GroupCost] = {}
@@ -90,7 +104,7 @@ class PlanCost:
         self._alone: dict[str, FloatArray] = {}
 
     def score(self, groups: Sequence[Collection[str]]) -> Prediction:
-        """Predicted times of ``groups`` [n], in order; unseen ones go to the model in one batch.
+        """What ``groups`` [n] cost in a plan, in order; unseen ones go to the model in one batch.
 
         Raises:
             PlanError: a group is empty or names a node that the problem does not have.
@@ -110,8 +124,12 @@ class PlanCost:
             PlanError: a group names a node that the problem does not have.
         """
         costs = self._costs(plan.groups)
-        us = sum(cost.us for cost in costs)
-        ends = sum(cost.low_us for cost in costs), sum(cost.high_us for cost in costs)
+        graph_us = self._overheads.around_us(Amounts(graphs=1.0))
+        us = graph_us + sum(cost.us for cost in costs)
+        ends = (
+            graph_us + sum(cost.low_us for cost in costs),
+            graph_us + sum(cost.high_us for cost in costs),
+        )
         margins = self.model.plans if isinstance(self.model, KnowsPlans) else None
         if margins is not None:
             ends = margins.ends(us, *ends, unsure=is_unsure(costs))
@@ -123,10 +141,32 @@ class PlanCost:
         Raises:
             PlanError: a group names a node that the problem does not have.
         """
+        return self.groups(plan.groups)
+
+    def groups(self, groups: Sequence[Collection[str]]) -> tuple[GroupCost, ...]:
+        """What each of ``groups`` costs in a plan, in order and with its nodes in theirs.
+
+        Raises:
+            PlanError: a group is empty or names a node that the problem does not have.
+        """
         return tuple(
-            GroupCost(tuple(names), cost.us, cost.low_us, cost.high_us, cost.source)
-            for names, cost in zip(plan.groups, self._costs(plan.groups), strict=True)
+            replace(cost, names=tuple(names))
+            for names, cost in zip(groups, self._costs(groups), strict=True)
         )
+
+    def amounts(self, plan: Plan) -> Amounts:
+        """What a plan has that it takes longer by than its kernels alone.
+
+        Raises:
+            PlanError: a group names a node that the problem does not have.
+        """
+        costs = self._costs(plan.groups)
+        every = [
+            self._amounts(names, cost.us - cost.around_us, generated=key in self._generated)
+            for names, cost, key in zip(plan.groups, costs, self._keys(plan.groups), strict=True)
+            if cost.source != "free"
+        ]
+        return Amounts(1.0, *map(sum, zip(*(one[1:] for one in every), strict=True)))
 
     def parts(self, plan: Plan) -> tuple[FloatArray, float]:
         """Features of the kernels that are generated for a plan [n, F], and the time of all else.
@@ -135,17 +175,21 @@ class PlanCost:
             PlanError: a group names a node that the problem does not have.
         """
         costs = self._costs(plan.groups)
-        keys = [self.featurizer.key(names) for names in plan.groups]
+        keys = self._keys(plan.groups)
         kernels = [
             names for names, key in zip(plan.groups, keys, strict=True) if key in self._generated
         ]
-        rest = sum(
-            cost.us for cost, key in zip(costs, keys, strict=True) if key not in self._generated
+        rest = self._overheads.around_us(Amounts(graphs=1.0)) + sum(
+            cost.around_us if key in self._generated else cost.us
+            for cost, key in zip(costs, keys, strict=True)
         )
         return self.featurizer.batch(kernels), rest
 
+    def _keys(self, groups: Iterable[Collection[str]]) -> list[Hashable]:
+        return [self.featurizer.key(names) for names in groups]
+
     def _costs(self, groups: Sequence[Collection[str]]) -> list[GroupCost]:
-        keys = [self.featurizer.key(names) for names in groups]
+        keys = self._keys(groups)
         unseen = {
             key: names for key, names in zip(keys, groups, strict=True) if key not in self._known
         }
@@ -168,7 +212,8 @@ class PlanCost:
                 generated[key] = names
         self._look_at_alone(node for running in finished.values() for node in running)
         for key, running in finished.items():
-            self._known[key] = self._finished(groups[key], running)
+            alone = self._finished(groups[key], running)
+            self._known[key] = self._in_plan(alone, generated=False)
         if not generated:
             return
         self._generated.update(generated)
@@ -181,7 +226,25 @@ class PlanCost:
             predicted.source,
             strict=True,
         ):
-            self._known[key] = GroupCost(tuple(names), us, low, high, source)
+            alone = GroupCost(tuple(names), us, low, high, source)
+            self._known[key] = self._in_plan(alone, generated=True)
+
+    def _amounts(self, names: Collection[str], us: float, *, generated: bool) -> Amounts:
+        """Of a group that takes ``us`` alone."""
+        times = {"generated_us" if generated else "library_us": us}
+        return self._leaving.of(names)._replace(calls=1.0, **times)
+
+    def _in_plan(self, alone: GroupCost, *, generated: bool) -> GroupCost:
+        """A group in a plan, from its kernel alone. What is added has no doubt of its own."""
+        amounts = self._amounts(alone.names, alone.us, generated=generated)
+        more = self._overheads.around_us(amounts)
+        return replace(
+            alone,
+            us=alone.us + more,
+            low_us=alone.low_us + more,
+            high_us=alone.high_us + more,
+            around_us=more,
+        )
 
     def _look_at_alone(self, nodes: Iterable[Node]) -> None:
         """Have features of those extern and template nodes that need them, all at once."""

@@ -1,7 +1,7 @@
-"""How far a plan's time may lie from the sum over its groups, by schedules that were measured.
+"""How far a plan's time may lie from what its groups cost in it, by schedules that were measured.
 
-The intervals of groups know nothing of what happens between them: launches one after the other,
-what one kernel leaves in the cache for the next, library calls that nobody has measured. It never
+The intervals of groups know nothing of what happens between them, which on average is predicted
+(:mod:`fusewise.costmodel.overheads`), nor of library calls that nobody has measured. It never
 changes a predicted time.
 """
 

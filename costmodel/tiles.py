@@ -221,6 +221,11 @@ def _tile(
         turn_loads += (full or length == 1) and not m.written
         sections = whole if full else across
         each, instructions, asked, apart = _moves(m.layout, sections)
+        if m.layout.looked_up:
+            # However many look up, they find no more than there is.
+            most = m.bytes / SECTOR_BYTES + 1.0
+            each, asked = min(each, most), min(asked, most)
+            apart = min(apart, m.bytes / LINE_BYTES + 1.0)
         times = programs * (turns if full else 1)
         instructions *= times
         issued += instructions

@@ -19,6 +19,7 @@ from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES_VERSION
 from fusewise.costmodel.gains import Gains
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
+from fusewise.costmodel.overheads import Overheads
 from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
 from fusewise.schedule.errors import ModelError
@@ -66,6 +67,11 @@ class TrainedModel:
     def plans(self) -> PlanMargins | None:
         """How far whole plans lie from the sums over their groups, where that is known."""
         return None if self.gains is None else self.gains.plans
+
+    @property
+    def overheads(self) -> Overheads | None:
+        """What plans take beyond their kernels, where that is known."""
+        return None if self.gains is None else self.gains.overheads
 
     def renamed(self, name: str) -> TrainedModel:
         """The same model under another name; its ``id`` stays."""

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from fusewise.costmodel.borrowed import BorrowedModel
 from fusewise.costmodel.device import DeviceProfile, device_key, renew_profile
-from fusewise.costmodel.model_file import read_manifest
+from fusewise.costmodel.model_file import check_name, read_manifest
 from fusewise.costmodel.registry import find_model, list_models, load_model
 from fusewise.costmodel.roofline import Roofline
 from fusewise.datasets.dataset import Dataset, load
@@ -228,10 +228,11 @@ def _probe(wanted: _Options, *, as_json: bool) -> None:
 
 
 def _check(wanted: _Options) -> None:
-    """Refuse options that contradict each other.
+    """Refuse options that contradict each other, and what could only fail once all is done.
 
     Raises:
         OptionError: names them.
+        ModelError: no model is written to such a file.
     """
     if wanted.probe:
         names = [name for name in _Options.__struct_fields__ if name not in _WITH_PROBE]
@@ -272,6 +273,8 @@ def _check(wanted: _Options) -> None:
         _refuse("--hold-out", cause, "leave it out")
     if wanted.report is not None:
         check_extra()
+    if wanted.out is not None:
+        check_name(wanted.out)
 
 
 def _refuse(option: str, cause: str, remedy: str) -> None:

@@ -7,8 +7,8 @@ predictions is :mod:`fusewise.training.foresight`'s.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +17,8 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.gains import USUAL, Gains, gains_of
 from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.learned import LearnedCostModel, folds_of
-from fusewise.costmodel.plan_cost import PlanCost, is_unsure
+from fusewise.costmodel.overheads import NONE, Amounts, Overheads
+from fusewise.costmodel.plan_cost import PlanCost, PlanPrediction, is_unsure
 from fusewise.costmodel.plan_margins import PlanMargins, plan_margins
 from fusewise.datasets.samples import KernelSamples, ScheduleSample, ScheduleSamples
 from fusewise.schedule.errors import PlanError
@@ -29,6 +30,7 @@ from fusewise.training.foresight import (
     gains_from,
     tried_schedules,
 )
+from fusewise.training.overheads import overheads_from
 from fusewise.training.source import Source
 from fusewise.training.split import Labels, take
 
@@ -74,48 +76,69 @@ def record_made(
         return None if label is None else models[label]
 
     extern_us = source.extern_times(profile.key)
-    gains = gains_from(tried_schedules(samples, profile, extern_us, model_of), profile.kind)
-    plans = _margins(samples, profile, extern_us, model_of)
-    return msgspec.structs.replace(gains, plans=plans)
+    plans = _predicted_plans(samples, profile, extern_us, model_of)
+    overheads = overheads_from(np.array([p.measured_us for p in plans]), [p.amounts for p in plans])
+    tried = tried_schedules(samples, profile, extern_us, model_of, overheads)
+    return msgspec.structs.replace(
+        gains_from(tried, profile.kind),
+        plans=_margins(plans, overheads or NONE),
+        overheads=overheads,
+    )
 
 
-def _margins(
+class _PredictedPlan(NamedTuple):
+    """A measured schedule that was predicted by the model that saw nothing of its family."""
+
+    measured_us: float
+    #: Of its kernels alone.
+    alone: PlanPrediction
+    amounts: Amounts
+    unsure: bool
+    label: str
+
+
+def _predicted_plans(
     samples: ScheduleSamples,
     profile: DeviceProfile,
     extern_us: Mapping[str, float],
     model_of: Callable[[ScheduleSample], CostModel | None],
-) -> PlanMargins | None:
-    """Margins of whole plans, each predicted by the model that saw nothing of its family."""
+) -> list[_PredictedPlan]:
     costs: dict[str, PlanCost] = {}
-    rows: list[tuple[float, float, float, float, bool, str]] = []
+    rows = []
     for sample in samples:
         plan, model = sample.schedule.plan, model_of(sample)
         if plan is None or model is None or not samples.has_problem(sample):
             continue
         key = sample.problem_key
         if key not in costs:
-            costs[key] = PlanCost(samples.problem(sample), profile, model, extern_us)
+            costs[key] = PlanCost(samples.problem(sample), profile, model, extern_us, NONE)
         cost = costs[key]
         try:
             check_plan(cost.problem, plan)
         except PlanError:
             # Of another lowering of the graph: no fault of a model.
             continue
-        found, groups = cost.plan(plan), cost.breakdown(plan)
-        label = sample.family or sample.graph_key
+        found = cost.plan(plan)
         if found.us > 0.0:
-            ends = found.low_us, found.high_us
-            rows.append((sample.median_us, found.us, *ends, is_unsure(groups), label))
-    if not rows:
+            unsure = is_unsure(cost.breakdown(plan))
+            label = sample.family or sample.graph_key
+            amounts = cost.amounts(plan)
+            rows.append(_PredictedPlan(sample.median_us, found, amounts, unsure, label))
+    return rows
+
+
+def _margins(plans: Sequence[_PredictedPlan], overheads: Overheads) -> PlanMargins | None:
+    """Margins of whole plans, with what they take beyond their kernels."""
+    if not plans:
         return None
-    measured, us, low_us, high_us, unsure, labels = zip(*rows, strict=True)
+    more = np.array([overheads.around_us(plan.amounts) for plan in plans])
     return plan_margins(
-        measured=np.array(measured),
-        us=np.array(us),
-        low_us=np.array(low_us),
-        high_us=np.array(high_us),
-        unsure=np.array(unsure, dtype=bool),
-        labels=np.array(labels, dtype=object),
+        measured=np.array([plan.measured_us for plan in plans]),
+        us=more + [plan.alone.us for plan in plans],
+        low_us=more + [plan.alone.low_us for plan in plans],
+        high_us=more + [plan.alone.high_us for plan in plans],
+        unsure=np.array([plan.unsure for plan in plans], dtype=bool),
+        labels=np.array([plan.label for plan in plans], dtype=object),
     )
 
 

@@ -39,6 +39,7 @@ from fusewise.costmodel.gains import (
 )
 from fusewise.costmodel.interface import CostModel
 from fusewise.costmodel.launches import launches_saved
+from fusewise.costmodel.overheads import Overheads
 from fusewise.costmodel.plan_cost import GroupCost, PlanCost
 from fusewise.datasets.samples import ScheduleSample, ScheduleSamples
 from fusewise.schedule.errors import PlanError
@@ -105,6 +106,7 @@ def tried_schedules(
     profile: DeviceProfile,
     extern_us: Mapping[str, float],
     model_of: Callable[[ScheduleSample], CostModel | None],
+    overheads: Overheads | None = None,
 ) -> list[Tried]:
     """Schedules that were measured on the device beside the compiler's own, predicted.
 
@@ -113,6 +115,7 @@ def tried_schedules(
         profile: of the device.
         extern_us: microseconds of extern kernels by signature.
         model_of: the model to predict one by; None for one that is to be left out.
+        overheads: what plans take beyond their kernels; None for what the models know of it.
 
     Raises:
         StoreError: a stored problem cannot be read.
@@ -129,7 +132,7 @@ def tried_schedules(
             continue
         model = model_of(own)
         if model is not None:
-            found += _Graph(samples, own, profile, model, extern_us).tried(members)
+            found += _Graph(samples, own, profile, model, extern_us, overheads).tried(members)
     return found
 
 
@@ -143,9 +146,10 @@ class _Graph:
         profile: DeviceProfile,
         model: CostModel,
         extern_us: Mapping[str, float],
+        overheads: Overheads | None,
     ) -> None:
         self._samples, self._own, self._profile = samples, own, profile
-        self._model, self._extern_us = model, extern_us
+        self._model, self._extern_us, self._overheads = model, extern_us, overheads
         self._costs: dict[str, PlanCost] = {}
 
     def tried(self, members: Iterable[ScheduleSample]) -> list[Tried]:
@@ -213,7 +217,8 @@ class _Graph:
             return None
         cost = self._costs.get(sample.problem_key)
         if cost is None:
-            cost = PlanCost(problem, self._profile, self._model, self._extern_us)
+            known = self._extern_us, self._overheads
+            cost = PlanCost(problem, self._profile, self._model, *known)
             self._costs[sample.problem_key] = cost
         return cost.breakdown(plan)
 

@@ -262,7 +262,8 @@ def explain_change(
     """The change with what drives the predictions before and after."""
     before, after = _sides(change.before, cost), _sides(change.after, cost)
     now = cost.plan(plan).us
-    gain = sum(s.predicted_us for s in before) - sum(s.predicted_us for s in after)
+    around = sum(s.around_us for s in before) - sum(s.around_us for s in after)
+    gain = around + sum(s.predicted_us for s in before) - sum(s.predicted_us for s in after)
     return Why(
         a=question.a,
         b=question.b,
@@ -279,24 +280,26 @@ def explain_change(
         predicted_us=now,
         predicted_changed_us=now - gain,
         predicted_gain_us=gain,
-        predicted_gain_low_us=sum(s.predicted_low_us for s in before)
+        predicted_gain_low_us=around
+        + sum(s.predicted_low_us for s in before)
         - sum(s.predicted_high_us for s in after),
-        predicted_gain_high_us=sum(s.predicted_high_us for s in before)
+        predicted_gain_high_us=around
+        + sum(s.predicted_high_us for s in before)
         - sum(s.predicted_low_us for s in after),
     )
 
 
 def _sides(groups: Sequence[tuple[str, ...]], cost: PlanCost) -> tuple[Side, ...]:
-    times = cost.score(groups)
     features = cost.featurizer.batch(groups)
     return tuple(
         Side(
-            nodes=group,
-            predicted_us=float(times.us[i]),
-            predicted_low_us=float(times.low_us[i]),
-            predicted_high_us=float(times.high_us[i]),
-            predicted_by=times.source[i],
-            attribution=attribute(cost.model, features[i][np.newaxis])[0],
+            nodes=one.names,
+            predicted_us=one.us - one.around_us,
+            predicted_low_us=one.low_us - one.around_us,
+            predicted_high_us=one.high_us - one.around_us,
+            predicted_by=one.source,
+            around_us=one.around_us,
+            attribution=attribute(cost.model, row[np.newaxis])[0],
         )
-        for i, group in enumerate(groups)
+        for one, row in zip(cost.groups(groups), features, strict=True)
     )

@@ -303,9 +303,9 @@ def _group(
     idle = all(node.kind == "nop" for node in nodes)
     return ExplainedGroup(
         nodes=cost.names,
-        predicted_us=cost.us,
-        predicted_low_us=cost.low_us,
-        predicted_high_us=cost.high_us,
+        predicted_us=cost.us - cost.around_us,
+        predicted_low_us=cost.low_us - cost.around_us,
+        predicted_high_us=cost.high_us - cost.around_us,
         predicted_by=cost.source,
         measured_us=None if timed is None else 0.0 if idle else timed.us.get(i),
         kernel=", ".join(dict.fromkeys(name for name in kernels if name)),
@@ -314,6 +314,7 @@ def _group(
         operators=tuple(dict.fromkeys(op for node in nodes for op in node.origins)),
         bytes_read=0 if idle else read,
         bytes_written=0 if idle else written,
+        around_us=cost.around_us,
         bound_by="nothing" if idle else "library" if finished else parts.bound_by,
         launch_us=0.0 if idle else parts.launch_us,
         memory_us=0.0 if idle else parts.memory_us,
@@ -334,6 +335,7 @@ def explained_plan(view: View, groups: Sequence[ExplainedGroup]) -> ExplainedPla
         predicted_us=whole.us,
         predicted_low_us=whole.low_us,
         predicted_high_us=whole.high_us,
+        around_us=whole.us - sum(group.predicted_us for group in groups),
         measured_us=sum(us for us in times if us is not None)
         if times and None not in times
         else None,

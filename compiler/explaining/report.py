@@ -104,6 +104,7 @@ class ExplainedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group of a plan: what becomes one kernel."""
 
     nodes: tuple[str, ...]
+    #: Of the kernel alone, as ``measured_us`` is.
     predicted_us: float
     predicted_low_us: float
     predicted_high_us: float
@@ -118,6 +119,8 @@ class ExplainedGroup(msgspec.Struct, frozen=True, kw_only=True):
     operators: tuple[str, ...]
     bytes_read: int
     bytes_written: int
+    #: What a program adds to the kernel: its call, memory for what it leaves, colder caches.
+    around_us: float
     #: ``memory``, ``arithmetic``, ``launch``, ``library`` or ``nothing``.
     bound_by: str
     launch_us: float
@@ -140,6 +143,8 @@ class ExplainedPlan(msgspec.Struct, frozen=True, kw_only=True):
     predicted_us: float
     predicted_low_us: float
     predicted_high_us: float
+    #: What of it lies beside the kernels: that of all groups, and what a graph takes by itself.
+    around_us: float
     #: Sum of the measured kernels; None unless all were timed.
     measured_us: float | None = None
 
@@ -171,13 +176,15 @@ class ExplainedCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of a counterfactual with what drives its prediction."""
+    """A group of a counterfactual with what drives its prediction, its kernel's alone."""
 
     nodes: tuple[str, ...]
     predicted_us: float
     predicted_low_us: float
     predicted_high_us: float
     predicted_by: str
+    #: As of :class:`ExplainedGroup`; a part of what is gained.
+    around_us: float
     attribution: Attribution
 
 

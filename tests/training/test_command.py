@@ -161,8 +161,9 @@ def test_options_that_contradict(make_store: MakeStore, tmp_path: Path):
     path = make_store()
     assert "--evaluate-only" in refused("--store", path, "--model", "roofline")
     assert "nothing is trained" in refused("--store", path, "--evaluate-only", "--tune", 3)
-    wrong = tmp_path / "model.txt"
-    assert "does not end in .fusewise.json" in refused("--store", path, "--out", wrong)
+    # Told before the store is opened, not once the model is there.
+    gone, wrong = tmp_path / "gone.duckdb", tmp_path / "model.txt"
+    assert "does not end in .fusewise.json" in refused("--store", gone, "--out", wrong)
 
 
 def test_probing_this_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

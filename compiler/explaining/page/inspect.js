@@ -34,6 +34,7 @@ function kernelStory(graph, kernel, long) {
         "predicted",
         `${interval(k.predicted_us, k.predicted_low_us, k.predicted_high_us)}, ${k.predicted_by}`,
       ],
+      k.around_us > 0 ? ["around it", microseconds(k.around_us)] : null,
       k.measured_us !== null
         ? ["measured", microseconds(k.measured_us)]
         : k.not_measured

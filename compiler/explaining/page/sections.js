@@ -292,7 +292,7 @@ function drawWhy(graph) {
           : null,
     ),
     smallTable(
-      ["", "group", "predicted (90 %)", "by", "launch", "memory", "arithmetic"],
+      ["", "group", "predicted (90 %)", "by", "launch", "memory", "arithmetic", "around"],
       sides.map(([when, s]) => [
         when,
         cut(s.nodes.join("+"), 60),
@@ -301,6 +301,7 @@ function drawWhy(graph) {
         ...["launch_us", "memory_us", "arithmetic_us"].map((part) =>
           microseconds(s.attribution[part]),
         ),
+        microseconds(s.around_us),
       ]),
       "Groups before and after",
     ),

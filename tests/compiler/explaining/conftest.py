@@ -178,6 +178,7 @@ def _group(i: int, names: tuple[str, ...], mark: str) -> ExplainedGroup:
         operators=tuple(_OPERATORS[(at + k) % 4] for k in range(min(len(names), 4))),
         bytes_read=8192 * len(names),
         bytes_written=4096,
+        around_us=0.5,
         bound_by=_BOUNDS[i % 4],
         launch_us=1.0,
         memory_us=us - 1,
@@ -187,7 +188,7 @@ def _group(i: int, names: tuple[str, ...], mark: str) -> ExplainedGroup:
 
 
 def _plan(origin: str, groups: Sequence[ExplainedGroup]) -> ExplainedPlan:
-    us = sum(group.predicted_us for group in groups)
+    us = sum(group.predicted_us + group.around_us for group in groups)
     return ExplainedPlan(
         origin=origin,
         schedule=f"{origin} of {len(groups)}",
@@ -195,6 +196,7 @@ def _plan(origin: str, groups: Sequence[ExplainedGroup]) -> ExplainedPlan:
         predicted_us=us,
         predicted_low_us=us / 2,
         predicted_high_us=us * 2,
+        around_us=0.5 * len(groups),
         measured_us=sum(group.measured_us or 0.0 for group in groups),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from fusewise.compiler.explaining.counterfactual import Question
 from fusewise.compiler.explaining.graph import Wish
 from fusewise.compiler.explaining.program import explain_program
-from fusewise.compiler.explaining.report import ExplainedGraph, Why
+from fusewise.compiler.explaining.report import ExplainedGraph, Side, Why
 from fusewise.datasets.corpus import GraphSample
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import build_plan
@@ -64,6 +65,10 @@ def _why(wish: Wish, a: str, b: str) -> Why:
     return why
 
 
+def _taken_us(sides: Sequence[Side]) -> float:
+    return sum(side.predicted_us + side.around_us for side in sides)
+
+
 def _nodes(graph: ExplainedGraph) -> dict[str, str]:
     """Names of the nodes by the operator that comes last in each."""
     return {node.operators[-1].split(".")[1]: node.name for node in graph.nodes}
@@ -88,7 +93,8 @@ def test_a_fusion_added(wish: Wish, apart: ExplainedGraph, turned: bool) -> None
     assert (why.change, why.legal, why.plan) == ("added", True, "plan file")
     assert sorted(side.nodes for side in why.before) == sorted((name,) for name in sides)
     assert [side.nodes for side in why.after] == [sides]
-    gain = sum(side.predicted_us for side in why.before) - why.after[0].predicted_us
+    gain = _taken_us(why.before) - _taken_us(why.after)
+    assert why.before[0].around_us > 0.0
     assert why.predicted_gain_us == pytest.approx(gain)
     assert why.predicted_us - why.predicted_changed_us == pytest.approx(gain)
     assert why.predicted_us == pytest.approx(apart.plan.predicted_us)

@@ -238,6 +238,7 @@ def test_one_fusion_is_told_with_what_drives_it(show: Show, small: ExplainedProg
             predicted_low_us=us / 2,
             predicted_high_us=us * 2,
             predicted_by="learned",
+            around_us=0.5,
             attribution=Attribution(
                 roofline_us=us,
                 launch_us=1.0,
