@@ -39,10 +39,11 @@ Examples:
   fusewise collect --device cuda --ray auto --graphnet ~/GraphNet
 
 A corpus is "generated" (random programs of many families), "transformers" or "timm" (models of
-those libraries from random configurations), a checkout of GraphNet, or your own program:
-FILE.py:FACTORY, a function without arguments that returns (callable, args) or (callable, args,
-kwargs). What was collected is in the store at once: Ctrl-C loses what was in flight and nothing
-else, and the same command goes on from there.
+those libraries from random configurations), of each all families or those after a colon
+("generated:softmax,columns"); a checkout of GraphNet; or your own program: FILE.py:FACTORY, a
+function without arguments that returns (callable, args) or (callable, args, kwargs). What was
+collected is in the store at once: Ctrl-C loses what was in flight and nothing else, and the same
+command goes on from there.
 """
 
 

@@ -33,14 +33,17 @@ def corpus_spec(text: str, device_type: str) -> CorpusSpec:
     """What ``--corpus`` names: a corpus, or the one program that a ``FILE.py:FACTORY`` makes.
 
     Args:
-        text: ``generated``, ``transformers``, ``timm`` or ``FILE.py:FACTORY``.
+        text: ``generated``, ``transformers`` or ``timm``, of which a colon may be followed by the
+            families to draw from with commas between, or ``FILE.py:FACTORY``.
         device_type: ``cpu`` or ``cuda``; sets the sizes.
 
     Raises:
         CorpusError: it is neither; names the nearest corpus.
     """
-    if text in _BY_NAME:
-        return CorpusSpec(name=text, scale=_SCALES[device_type])
+    name, _, families = text.partition(":")
+    if name in _BY_NAME:
+        chosen = tuple(part.strip() for part in families.split(",") if part.strip())
+        return CorpusSpec(name=name, scale=_SCALES[device_type], families=chosen)
     if ":" in text:
         return CorpusSpec(name="target", path=text)
     near = difflib.get_close_matches(text, _BY_NAME, n=1)

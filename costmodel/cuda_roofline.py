@@ -18,49 +18,49 @@ from fusewise.costmodel.touches import DISTINCT
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each); what is
 #: written out again is counted once. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
-    "arithmetic": 0.784,
-    "division": 5.45,
-    "selection": 0.367,
-    "indexing": 1.45,
-    "conversion": 0.351,
+    "arithmetic": 0.783,
+    "division": 5.27,
+    "selection": 0.37,
+    "indexing": 1.41,
+    "conversion": 0.458,
     "random": 60.0,
-    "reducing": 7.19,
-    "address": 4.16,
-    "combined": 1.01,
-    "means": 4.87,
+    "reducing": 7.26,
+    "address": 4.57,
+    "combined": 0.971,
+    "means": 3.94,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
-_LOOPED: Final = {"welford": (10.3, 0.00668), "online_softmax": (35.6, 12.5)}
+_LOOPED: Final = {"welford": (9.56, 0.00668), "online_softmax": (35.2, 12.4)}
 #: What more it takes to put such values of two threads together than those of a sum.
-_COMBINED: Final = {"welford": 1.1, "online_softmax": 6.8}
+_COMBINED: Final = {"welford": 0.982, "online_softmax": 6.13}
 #: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
 _CACHE_SHARE, _MEMORY_SHARE = 0.87, 1.16
 #: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
 #: does where there is more: what is read in turns throws out what comes next.
-_KEPT, _SUDDEN = 0.717, 15.9
+_KEPT, _SUDDEN = 0.71, 14.9
 #: Time of a byte written to memory over that of one read.
 _WRITTEN: Final = 1.11
 #: Time of a byte read from the cache, and of one written to it, over that of its copy; reads and
 #: writes go side by side: exponent of the norm that they are put together by.
-_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 1.03, 1.67, 2.43
+_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 1.03, 1.7, 2.06
 #: Part of the sectors beyond the distinct bytes that comes from beyond a multiprocessor.
-_SECTOR_SHARE: Final = 0.0429
+_SECTOR_SHARE: Final = 0.0544
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
-_TOUCHED_SHARE: Final = 0.517
+_TOUCHED_SHARE: Final = 0.548
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
 #: shares of the device's bandwidths that a single multiprocessor can draw.
-_GATHER_GAIN: Final = 2.34
+_GATHER_GAIN: Final = 2.37
 _DRAWS: Final = 0.91
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
 _EXPONENTIAL_SHARE: Final = 0.201
 #: Cache lines that a multiprocessor looks up in a microsecond.
-_LINES_US: Final = 1200.0
+_LINES_US: Final = 1190.0
 #: Exponent at which arithmetic slows down with the part of the multiprocessors that have no block.
-_IDLE: Final = 0.938
+_IDLE: Final = 0.947
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
-_NORM, _WAITING_NORM = 3.73, 1.93
+_NORM, _WAITING_NORM = 3.62, 1.93
 #: Microseconds from one block of a multiprocessor to the next: no more are begun, however little
 #: each of them does.
 _BLOCK_US: Final = 0.0752
@@ -68,21 +68,21 @@ _BLOCK_US: Final = 0.0752
 #: a block's threads wait for; what the next turn of a loop waits for, and more for each doubling of
 #: what is read beyond a megabyte, for each load but the first, where the end of rows is masked, and
 #: for each operation of a thread.
-_WAVE_US, _REDUCED_WAVE_US = 0.412, 0.52
-_TURN_US, _FAR_US, _LOADED_US = 0.153, 0.036, 0.0122
-_MASKED_US, _OPERATION_US = 0.0006, 0.00261
+_WAVE_US, _REDUCED_WAVE_US = 0.361, 0.469
+_TURN_US, _FAR_US, _LOADED_US = 0.153, 0.0342, 0.00718
+_MASKED_US, _OPERATION_US = 0.0006, 0.00279
 #: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it; the
 #: most operations of a thread in one, and the most that it loads for a single reduction.
-_UNROLLED, _SHORT = 4.42, 8.04
+_UNROLLED, _SHORT = 4.26, 8.04
 _FEW_LOADS: Final = 2
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.00875, 0.0269
+_STEP_US, _WELFORD_STEP_US = 0.00875, 0.0283
 #: An atomic update; updates of one element, and the power of their number that they take: few come
 #: at the same time.
 _UPDATE_US: Final = 2.72e-06
-_HIT_US, _HIT_POWER = 0.0946, 0.787
+_HIT_US, _HIT_POWER = 0.0953, 0.787
 #: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
-_HALF_US: Final = 2.15e-05
+_HALF_US: Final = 2.13e-05
 
 
 def cuda_parts(

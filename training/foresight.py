@@ -3,8 +3,9 @@
 Schedules that were measured beside the compiler's own are predicted by models that saw nothing of
 their family. For each kind of choice the best predicted schedule of each graph is taken, as mode
 ``predict`` would, and held to what was measured. A kind passes with the demand that gains most of
-those by which few enough of what is taken were slower (risk control as in Angelopoulos et al. 2022,
-with the count of slower ones in place of a bound on its mean). Fits nothing itself.
+those by which few enough of what is taken were slower, family by family (risk control as in
+Angelopoulos et al. 2022, with the count of slower ones in place of a bound on its mean). Fits
+nothing itself.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from fusewise.schedule.plan import Plan, check_plan
 from fusewise.schedule.problem import Problem
 from fusewise.schedule.schedule import Choice
 
-#: Graphs below which no kind can pass: with fewer taken the one that is added is too many.
-ENOUGH: Final = round(1 / RISK) - 1
+#: Families below which no kind can pass: with fewer the one that is added is too many.
+ENOUGH: Final = round(1 / RISK)
 #: Choosing by prediction of schedules made by these is choosing among the compiler's own plans.
 _OWN_PLANS: Final = frozenset({"choices", "default"})
 #: The compiler's own common launches, of all that it can put together.
@@ -84,6 +85,8 @@ class Tried:
     """A schedule that was measured beside the compiler's own."""
 
     graph_key: str
+    #: Its family, or the graph where it has none.
+    family: str
     kinds: frozenset[GainKind]
     #: What it was predicted to take less.
     gain: Difference
@@ -178,6 +181,7 @@ class _Graph:
             found.append(
                 Tried(
                     sample.graph_key,
+                    sample.family or sample.graph_key,
                     kinds,
                     gain,
                     total_us,
@@ -233,15 +237,17 @@ def gains_from(tried: Sequence[Tried], device_kind: str) -> Gains:
     records: dict[str, Record] = {}
     for kind in KINDS:
         some = [one for one in tried if one.kinds == {kind}]
-        least = (LEAST_LAUNCHES,) if kind == "launches" else SHARES
-        asked = [Demand(share, caution) for share in least for caution in CAUTIONS]
+        asked = [Demand(share, caution) for share in SHARES for caution in CAUTIONS]
+        if kind == "launches":
+            # A launch less is one less, whatever the kernels take.
+            asked = [Demand(LEAST_LAUNCHES)]
         found = [(demand, record_of(some, demand)) for demand in asked]
-        if found[0][1].taken < ENOUGH:
+        if found[0][1].families < ENOUGH:
             demands[kind], records[kind] = usual.demands[kind], found[0][1]
             continue
         passing = [(demand, record) for demand, record in found if record.passes]
         # Of equals the first, which asks for least.
-        best = max(passing, key=lambda pair: pair[1].taken * pair[1].gain, default=None)
+        best = max(passing, key=lambda pair: pair[1].families * pair[1].gain, default=None)
         demands[kind], records[kind] = (None, found[0][1]) if best is None else best
     shares = [one.measured_us / one.launches_us for one in tried if one.launches_us > 0.0]
     share = LAUNCH_SHARE if len(shares) < ENOUGH else float(np.clip(np.median(shares), 0.0, 1.0))
@@ -250,10 +256,20 @@ def gains_from(tried: Sequence[Tried], device_kind: str) -> Gains:
 
 def record_of(tried: Iterable[Tried], demand: Demand) -> Record:
     """What comes of taking the best of each graph's schedules."""
-    taken = list(_taken(tried, lambda one: one.surely_us(demand)).values())
-    slower = sum(one.log_gain < -np.log1p(TOLERATED) for one in taken)
-    mean = float(np.mean([one.log_gain for one in taken])) if taken else 0.0
-    return Record(len(taken), int(slower), mean)
+    taken = _taken(tried, lambda one: one.surely_us(demand)).values()
+    by_family: dict[str, list[float]] = defaultdict(list)
+    for one in taken:
+        by_family[one.family].append(one.log_gain)
+    slower = [sum(gain < -np.log1p(TOLERATED) for gain in gains) for gains in by_family.values()]
+    parts = [n / len(gains) for n, gains in zip(slower, by_family.values(), strict=True)]
+    means = [float(np.mean(gains)) for gains in by_family.values()]
+    return Record(
+        taken=len(taken),
+        slower=int(sum(slower)),
+        families=len(by_family),
+        unlucky=float(sum(parts)),
+        gain=float(np.mean(means)) if means else 0.0,
+    )
 
 
 def _taken(tried: Iterable[Tried], surely: Callable[[Tried], float]) -> dict[str, Tried]:

@@ -30,6 +30,40 @@ def cross_entropy(draw: Draw) -> Program:
     return Program(run, (draw.tensor((rows, classes)), target), draw.training)
 
 
+#: Words that language models know.
+_VOCABULARIES = (8192, 16000, 32000, 32768, 50257, 65024, 128256)
+
+
+def vocabulary(draw: Draw) -> Program:
+    """What is made of a language model's scores: losses, probabilities of words, entropies."""
+    words = draw.choice(_VOCABULARIES)
+    rows = max(2, draw.numel // words)
+    kind = draw.choice(("loss", "smoothed", "policy", "entropy"))
+    cap, heat = draw.choice((0.0, 0.0, 30.0)), draw.choice((1.0, 1.0, 0.7))
+    z_loss = draw.chance(0.3)
+
+    def run(scores: Tensor, target: Tensor, before: Tensor) -> Tensor:
+        s = scores.float() / heat
+        if cap:
+            s = cap * torch.tanh(s / cap)
+        if kind in ("loss", "smoothed"):
+            smoothing = 0.1 if kind == "smoothed" else 0.0
+            loss = functional.cross_entropy(s, target, label_smoothing=smoothing, ignore_index=0)
+        else:
+            logs = functional.log_softmax(s, -1)
+            chosen = logs.gather(-1, target[:, None]).squeeze(-1)
+            loss = -(torch.exp(chosen - before).clamp(0.8, 1.2) * before).mean()
+            if kind == "entropy":
+                loss = loss + 0.01 * (logs.exp() * logs).sum(-1).mean()
+        return loss + 1e-4 * torch.logsumexp(s, -1).square().mean() if z_loss else loss
+
+    target = draw.indices((rows,), words)
+    # Word 0 is ignored; some row of another one keeps the mean defined.
+    target[0] = 1
+    args = (draw.tensor((rows, words)), target, draw.tensor((rows,), grad=False))
+    return Program(run, args, draw.training)
+
+
 def bce(draw: Draw) -> Program:
     """Binary cross entropy with logits, focal or weighted."""
     shape = draw.shape(draw.between(1, 3))

@@ -36,6 +36,38 @@ DISCRETE: dict[str, Reduce] = {
 }
 
 
+def distributions(draw: Draw) -> Program:
+    """Distributions over long rows: of one tensor several, each scaled, shifted or capped."""
+    width = draw.choice((1536, 2048, 4000, 6144, 8192, 10000, 16384, 30522))
+    rows = max(2, draw.numel // width)
+    changes = draw.random.sample(("as it is", "heated", "shifted", "capped"), draw.between(1, 3))
+    ends = [draw.choice(("softmax", "log_softmax", "logsumexp", "entropy")) for _ in changes]
+
+    def changed(x: Tensor, shift: Tensor, change: str) -> Tensor:
+        if change == "heated":
+            return x / 1.7
+        if change == "shifted":
+            return x + shift
+        return 20 * torch.tanh(x / 20) if change == "capped" else x
+
+    def run(x: Tensor, shift: Tensor) -> tuple[Tensor, ...]:
+        found = []
+        for change, end in zip(changes, ends, strict=True):
+            scores = changed(x.float(), shift, change)
+            if end == "logsumexp":
+                found.append(torch.logsumexp(scores, -1))
+            elif end == "entropy":
+                logs = functional.log_softmax(scores, -1)
+                found.append(-(logs.exp() * logs).sum(-1))
+            else:
+                make = functional.softmax if end == "softmax" else functional.log_softmax
+                found.append(make(scores, -1).to(x.dtype))
+        return tuple(found)
+
+    args = draw.tensor((rows, width)), draw.tensor((width,), grad=False)
+    return Program(run, args, draw.training)
+
+
 def _before(draw: Draw) -> Callable[[Tensor, Tensor], Tensor]:
     """What is fused into the reading of the reduced tensor."""
     return draw.choice(

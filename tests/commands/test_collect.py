@@ -233,6 +233,8 @@ def test_corpora_by_name(tmp_path: Path) -> None:
     assert corpus_spec("generated", "cpu").label == "generated"
     assert corpus_spec("timm", "cuda").scale > 1
     assert corpus_spec("a.py:make", "cpu").name == "target"
+    assert corpus_spec("generated:softmax, rope", "cpu").families == ("softmax", "rope")
+    assert corpus_spec("generated", "cpu").families == ()
     spec = graphnet_spec(tmp_path / "x" / ".." / "y", "cpu")
     assert Path(spec.path).is_absolute()
     with pytest.raises(CorpusError, match="nearest is 'timm'"):

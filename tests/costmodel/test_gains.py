@@ -95,11 +95,14 @@ def test_the_most_doubtful_kind_decides() -> None:
 
 
 def test_few_that_were_slower_pass_and_few_that_were_taken_do_not() -> None:
-    enough = round(1 / RISK) - 1
-    assert Record(enough, 0, 0.1).passes
-    assert not Record(enough - 1, 0, 0.1).passes
-    assert not Record(enough, 1, 0.1).passes
-    assert Record(3 * enough, 1, 0.1).passes
+    def record(families: int, unlucky: float) -> Record:
+        return Record(taken=99, slower=9, families=families, unlucky=unlucky, gain=0.1)
+
+    enough = round(1 / RISK)
+    assert record(enough, 0.0).passes
+    assert not record(enough - 1, 0.0).passes
+    assert not record(enough, 0.5).passes
+    assert record(3 * enough, 1.0).passes
 
 
 @pytest.fixture

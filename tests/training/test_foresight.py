@@ -11,7 +11,9 @@ import pytest
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.gains import (
+    CAUTIONS,
     LAUNCH_SHARE,
+    LEAST_LAUNCHES,
     LEAST_SHARE,
     RISK,
     SHARES,
@@ -34,15 +36,21 @@ from fusewise.training.foresight import (
     tried_schedules,
 )
 
-LEAST = Demand(LEAST_SHARE)
+LEAST = Demand(LEAST_SHARE, CAUTIONS[0])
 
 
 def tried(
-    graph: int, ratio: float, saved: float = 10.0, unsure: float = 10.0, kind: GainKind = "setting"
+    graph: int,
+    ratio: float,
+    saved: float = 10.0,
+    unsure: float = 10.0,
+    kind: GainKind = "setting",
+    family: str = "",
 ) -> Tried:
     """One of a graph of 100 us that is ``ratio`` times as fast."""
     gain = Difference(saved, unsure)
-    return Tried(f"g{graph}", frozenset({kind}), gain, 100.0, math.log(ratio))
+    name = f"g{graph}"
+    return Tried(name, family or name, frozenset({kind}), gain, 100.0, math.log(ratio))
 
 
 def many(count: int, ratio: float, start: int = 0, **told: Any) -> list[Tried]:
@@ -52,7 +60,7 @@ def many(count: int, ratio: float, start: int = 0, **told: Any) -> list[Tried]:
 def test_of_each_graph_the_one_that_surely_saves_most_is_taken() -> None:
     some = [tried(0, 0.9, 12.0, 8.0), tried(0, 1.2, 10.0, 1.0), tried(1, 1.5, 0.5)]
     # In the second graph too little is saved.
-    assert record_of(some, LEAST) == pytest.approx(record_of(some[:1], LEAST))
+    assert record_of(some, Demand(LEAST_SHARE)) == record_of(some[:1], Demand(LEAST_SHARE))
     careful = record_of(some, Demand(LEAST_SHARE, 0.5))
     assert (careful.taken, careful.slower) == (1, 0)
     assert careful.gain == pytest.approx(math.log(1.2))
@@ -75,10 +83,29 @@ def test_a_kind_passes_with_the_demand_that_gains_most() -> None:
     assert found.records["setting"].slower == 0
     # And of what saves little, where a greater part of the time is asked for.
     small = many(ENOUGH, 0.8, start=1000, saved=4.0, unsure=1.0)
-    assert gains_from([*good, *small], "cpu").demands["setting"] == Demand(SHARES[1])
+    found = gains_from([*good, *small], "cpu")
+    assert found.demands["setting"] == Demand(SHARES[1], CAUTIONS[0])
+    # One demand of common launches: how long kernels take is no matter.
+    launches = gains_from(many(ENOUGH, 1.1, kind="launches"), "cpu").demands["launches"]
+    assert launches == Demand(LEAST_LAUNCHES)
     worse = gains_from([*good, *many(ENOUGH, 0.8, start=1000, unsure=5.0)], "cpu")
     assert worse.demands["setting"] is None
     assert worse.records["setting"].slower == ENOUGH
+
+
+def test_graphs_of_one_family_are_one_piece_of_evidence() -> None:
+    several = many(ENOUGH, 1.1)
+    assert gains_from(several, "cpu").demands["setting"] == LEAST
+    alike = [tried(at, 1.1, family="one") for at in range(10 * ENOUGH)]
+    assert gains_from(alike, "cpu").demands == USUAL["cpu"].demands
+    # A family of which all were slower counts as one that was, however many graphs it has.
+    ruined = [tried(1000 + at, 0.9, family="one") for at in range(10 * ENOUGH)]
+    record = record_of([*many(3 * ENOUGH, 1.1), *ruined], LEAST)
+    assert (record.families, record.unlucky) == (3 * ENOUGH + 1, 1.0)
+    assert record.slower == 10 * ENOUGH and record.passes
+    assert record.gain == pytest.approx(
+        (3 * ENOUGH * math.log(1.1) + math.log(0.9)) / (3 * ENOUGH + 1)
+    )
 
 
 def test_where_too_few_were_taken_what_is_usual_holds() -> None:
@@ -90,7 +117,7 @@ def test_where_too_few_were_taken_what_is_usual_holds() -> None:
 
 
 def test_one_unlucky_pick_does_not_undo_many() -> None:
-    enough = math.ceil(2 / RISK)
+    enough = math.ceil(2 / RISK) + 1
     luck = [*many(enough - 1, 1.1), tried(-1, 0.9)]
     assert gains_from(luck, "cpu").demands["setting"] == LEAST
     assert gains_from(luck[2:], "cpu").demands["setting"] is None
