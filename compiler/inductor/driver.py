@@ -62,6 +62,8 @@ class GraphCompile(GraphPrograms):
     _kernels: Mapping[str, frozenset[str]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    #: Settings that Inductor has changed for the time of the compile that waits, as they were.
+    _outside: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def compile(
         self,
@@ -143,7 +145,8 @@ class GraphCompile(GraphPrograms):
 
     def compile_ahead(self, schedule: Schedule, interceptor: Interceptor) -> Ahead:
         """:meth:`compile` while another compile of the graph waits, which may yet go on."""
-        with apart():
+        # By the settings that it is found by in the cache when it is the only compile.
+        with apart(), inductor_config.patch(self._outside):
             output = self.compile(schedule, interceptor)
             return Ahead(schedule, output, told_strides(), told_counts())
 
@@ -171,6 +174,8 @@ class GraphCompile(GraphPrograms):
         def wait(waiting: Standing) -> None:
             waiting.start_with(inlining)
             self._waiting = waiting
+            inside = inductor_config.get_config_copy()
+            self._outside = {name: v for name, v in begun.items() if inside[name] != v}
             try:
                 wanted = visit()
                 if isinstance(wanted, Schedule):
@@ -182,7 +187,7 @@ class GraphCompile(GraphPrograms):
                     tell_strides(waiting.graph, self.example_inputs)
                     raise _GivenUpError
             finally:
-                self._waiting = None
+                self._waiting, self._outside = None, {}
 
         forget_strides()
         with (
@@ -196,6 +201,7 @@ class GraphCompile(GraphPrograms):
             suppress(_GivenUpError),
             ExitStack() as going_on,
         ):
+            begun: dict[str, Any] = inductor_config.get_config_copy()
             output = self._run(None)
             if tuned:
                 self.compile_for_tuning(tuned[0], output)

@@ -163,6 +163,25 @@ def test_a_compile_goes_on_under_another_schedule(live: Any, lowering: tuple[Any
         assert (_code(source), hit) == (_code(own), 0)
 
 
+def test_what_is_compiled_while_another_waits_is_found_again(live: Any) -> None:
+    graph = _captured(live)
+    apart = Schedule(plan=_apart(graph))
+
+    def compiled_ahead() -> bool:
+        assert graph.compile.compile_ahead(apart, Applier(apart.plan)).output is not None
+        return False
+
+    with (
+        graph.context(),
+        inductor_config.patch(fx_graph_cache=True),
+        fresh_cache(),
+    ):
+        assert graph.compile.compile_after(compiled_ahead, measured=False) is None
+        before = counters["inductor"]["fxgraph_cache_hit"]
+        assert graph.compile.compile(apart, Applier(apart.plan)) is not None
+        assert counters["inductor"]["fxgraph_cache_hit"] == before + 1
+
+
 def _code(source: str) -> str:
     """A program without the comments, and the folder that stands in them."""
     return "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("#"))
