@@ -93,7 +93,8 @@ def test_groups_add_up_and_have_kernels(norms: ExplainedGraph) -> None:
     total = sum(group.predicted_us for group in norms.groups)
     assert total + norms.plan.around_us == pytest.approx(norms.plan.predicted_us)
     around = sum(group.around_us for group in norms.groups)
-    assert norms.plan.around_us >= pytest.approx(around) and around > 0.0
+    # The graph adds its own to that of its groups.
+    assert norms.plan.around_us > 0.999 * around > 0.0
     assert {n for g in norms.groups for n in g.nodes} == {n.name for n in norms.nodes}
     generated = [group for group in norms.groups if group.bound_by != "library"]
     assert all(group.kernel for group in generated)
