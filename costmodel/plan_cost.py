@@ -41,6 +41,18 @@ class GroupCost:
     #: What of each of these the program adds to the kernel alone.
     around_us: float = 0.0
 
+    @property
+    def alone(self) -> GroupCost:
+        """Its kernel by itself, as one is measured."""
+        around_us = self.around_us
+        return replace(
+            self,
+            us=self.us - around_us,
+            low_us=self.low_us - around_us,
+            high_us=self.high_us - around_us,
+            around_us=0.0,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
@@ -162,7 +174,7 @@ class PlanCost:
         """
         costs = self._costs(plan.groups)
         every = [
-            self._amounts(names, cost.us - cost.around_us, generated=key in self._generated)
+            self._amounts(names, cost.alone.us, generated=key in self._generated)
             for names, cost, key in zip(plan.groups, costs, self._keys(plan.groups), strict=True)
             if cost.source != "free"
         ]

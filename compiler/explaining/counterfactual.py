@@ -291,15 +291,16 @@ def explain_change(
 
 def _sides(groups: Sequence[tuple[str, ...]], cost: PlanCost) -> tuple[Side, ...]:
     features = cost.featurizer.batch(groups)
+    costs = cost.groups(groups)
     return tuple(
         Side(
             nodes=one.names,
-            predicted_us=one.us - one.around_us,
-            predicted_low_us=one.low_us - one.around_us,
-            predicted_high_us=one.high_us - one.around_us,
+            predicted_us=alone.us,
+            predicted_low_us=alone.low_us,
+            predicted_high_us=alone.high_us,
             predicted_by=one.source,
             around_us=one.around_us,
             attribution=attribute(cost.model, row[np.newaxis])[0],
         )
-        for one, row in zip(cost.groups(groups), features, strict=True)
+        for one, alone, row in zip(costs, (one.alone for one in costs), features, strict=True)
     )

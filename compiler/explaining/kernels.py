@@ -301,11 +301,12 @@ def _group(
     sources = tuple(dict.fromkeys(line for n in nodes for line in view.sources[n.name]))
     finished = any(node.kind in FINISHED_KINDS for node in nodes)
     idle = all(node.kind == "nop" for node in nodes)
+    alone = cost.alone
     return ExplainedGroup(
         nodes=cost.names,
-        predicted_us=cost.us - cost.around_us,
-        predicted_low_us=cost.low_us - cost.around_us,
-        predicted_high_us=cost.high_us - cost.around_us,
+        predicted_us=alone.us,
+        predicted_low_us=alone.low_us,
+        predicted_high_us=alone.high_us,
         predicted_by=cost.source,
         measured_us=None if timed is None else 0.0 if idle else timed.us.get(i),
         kernel=", ".join(dict.fromkeys(name for name in kernels if name)),
