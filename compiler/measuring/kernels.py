@@ -23,7 +23,7 @@ from fusewise.compiler.inductor.cpp_loading import repeater
 from fusewise.compiler.inductor.effects import Effect, cpp_effects, triton_effects
 from fusewise.compiler.measuring import cuda_clock, cuda_timing
 from fusewise.compiler.measuring.block_timing import LoadedBlocks, time_blocks
-from fusewise.compiler.measuring.pace import SLOW, Pace
+from fusewise.compiler.measuring.pace import SLOW, Pace, at_usual_pace
 from fusewise.compiler.measuring.quiet import Quiet
 from fusewise.compiler.measuring.runs import memory
 from fusewise.compiler.measuring.sampling import (
@@ -262,6 +262,7 @@ class KernelTimer:
             effort = dataclasses.replace(effort, min_samples=few, max_samples=few)
         take_samples(times, effort, sample)
         times.slowness = sorted(slowness)[len(slowness) // 2]
+        times.samples = [at_usual_pace(us, times.slowness) for us in times.samples]
 
 
 def _python_loop(call: Callable[[], Any]) -> Callable[[int], float]:

@@ -36,9 +36,25 @@ _BETTER = 0.995
 #: neighbour on a core it is 1.4 and more; without one 1.2 at most, nearly always: the shortest is
 #: the luckiest of very many.
 SLOW = 1.25
+#: The same where nothing is in the way, in the median.
+_USUAL = 1.08
+#: What a slower pace of the standard work does to kernels, as an exponent: some of what they take
+#: is spent on memory, whose pace is another. Fitted to kernels that were timed twice (logarithm of
+#: the ratio of their times over that of the two slownesses: 0.594 of 550 kernels, 0.600 of 286).
+_OF_KERNELS = 0.6
 _PAUSE_S = 0.01
 #: Seconds without a moment of full pace after which none is waited for: some neighbours stay.
 _PATIENCE_S = 10.0
+
+
+def at_usual_pace(time: float, slowness: float) -> float:
+    """What a kernel would have taken at the pace that a processor has where nothing is in the way.
+
+    Args:
+        time: that it took, in any unit.
+        slowness: of the standard work meanwhile, as :meth:`Pace.slowness` tells it.
+    """
+    return time * float((_USUAL / slowness) ** _OF_KERNELS)
 
 
 class Pace:

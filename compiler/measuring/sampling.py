@@ -38,7 +38,8 @@ class CallTimes:
 
     #: Name of the generated kernel; "" for an extern call.
     kernel: str
-    #: Microseconds for one launch, one value a sample; empty where it was not to be timed.
+    #: Microseconds for one launch, one value a sample, on the CPU as at its usual pace; empty where
+    #: it was not to be timed.
     samples: list[float] = field(default_factory=list)
     #: Whether the interval of the median is as narrow as was asked for.
     settled: bool = False
@@ -50,7 +51,7 @@ class CallTimes:
     dropped: int = 0
     #: Whether so many were disturbed that some had to be kept, or the processor had slowed down.
     disturbed: bool = False
-    #: On the CPU: how much longer a standard piece of work took after them than at full pace.
+    #: On the CPU: how much longer a standard piece of work took beside them than at full pace.
     slowness: float = 1.0
     #: Why there are no samples of a call that was to be timed; "" where there are.
     failure: str = ""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fusewise.compiler.measuring import pace
-from fusewise.compiler.measuring.pace import SLOW, Pace
+from fusewise.compiler.measuring.pace import SLOW, Pace, at_usual_pace
 
 
 def kept(folder: Path) -> Path:
@@ -80,3 +80,10 @@ def test_another_number_of_threads_has_another_best(tmp_path: Path) -> None:
         assert len(list(tmp_path.iterdir())) == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_what_a_slow_processor_adds_is_taken_off_in_part() -> None:
+    taken = [at_usual_pace(10.0, slowness) for slowness in (1.0, 1.1, 1.5, 3.0)]
+    assert taken == sorted(taken, reverse=True)
+    # Memory is not slowed down with the cores: not all of it is taken off.
+    assert 10.0 / 3.0 < taken[-1] < taken[0] < 10.0 * 1.08
