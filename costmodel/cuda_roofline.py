@@ -159,6 +159,8 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
     short = (even > 0) & single & ~several & (operations <= _SHORT)
     turn = _TURN_US + _FAR_US * np.log2(1.0 + distinct / 1e6)
     turn = np.where(short, turn / _UNROLLED, turn) + _MASKED_US * (1.0 - even)
+    # Who loads nothing new waits for no memory.
+    turn = np.where(amount("turn_loads") > 0, turn, 0.0)
     turn += _LOADED_US * np.maximum(amount("turn_loads") - 1.0, 0.0)
     turn += _OPERATION_US * operations
     # In a loop a block waits for what it loads before it goes on.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 12
+FEATURES_VERSION: Final = 13
 
 
 class Feature(NamedTuple):

@@ -164,7 +164,7 @@ class Featurizer:
         # Lookups of nodes with equal loops mostly go by the same places.
         self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
         self._of_rows = [
-            row_operations(node, self._frames.resting(i))
+            row_operations(node, self._frames.resting(i), wholly=self._frames.rests(i))
             for i, node in enumerate(nodes if blocks else ())
         ]
         extremes = [node_extremes(node) for node in nodes]

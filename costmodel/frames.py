@@ -46,6 +46,15 @@ class Frames:
         steps = [layout.steps for layout in layouts if layout is not None]
         return sum(1 for each in steps if each and not each[-1] and any(each))
 
+    def rests(self, i: int) -> bool:
+        """Whether all reads of node ``i`` stay along its innermost loop, and there are some."""
+        reads = {(a.buffer, a.index) for a in self._nodes[i].reads}
+        layouts = [self._layouts[i][key] for key in reads]
+        return bool(layouts) and all(
+            each is not None and not each.looked_up and (not each.steps or not each.steps[-1])
+            for each in layouts
+        )
+
     def turns(self, i: int, main: int) -> tuple[int, ...]:
         """The order in which node ``i`` has the loops of ``main``; empty where it needs none."""
         left = list(self._loops[i])

@@ -50,6 +50,10 @@ class Layout(NamedTuple):
     dwell: tuple[float, ...] = ()
     #: Along which loops it may be taken elsewhere; empty for all.
     sought: tuple[bool, ...] = ()
+    #: Places among which one is looked up while the loops in its index stand still, and elements
+    #: that they lie within; 0 where that is not known.
+    places: int = 0
+    reach: int = 0
 
 
 def layout_of(
@@ -115,6 +119,7 @@ def _layout(
             steps[loop] = abs(formula.at({name: turns}) - origin)
             turns *= loops[loop]
     vector, inside, pitch = _vector(formula, placed, steps, loops, origin)
+    places, reach = _within(looked_up_steps(index), steps) if looked_up else (0, 0)
     return Layout(
         loops=loops,
         steps=tuple(steps),
@@ -126,7 +131,18 @@ def _layout(
         looked_up=looked_up,
         inside=inside,
         anywhere=looked_up,
+        places=places,
+        reach=reach,
     )
+
+
+def _within(lookups: Sequence[int], steps: Sequence[int]) -> tuple[int, int]:
+    """Places that lookups with such steps (the largest first) lead to, and how far apart at most.
+
+    They stay within a turn of the next larger of the loops' ``steps``; zeros where none is larger.
+    """
+    reach = min((step for step in steps if lookups and step > lookups[0]), default=0)
+    return (reach // lookups[-1], reach) if reach else (0, 0)
 
 
 def _placed(
@@ -272,9 +288,14 @@ def moved(
         else:
             count *= part
     if layout.anywhere:
+        found = 1.0
         for i, step in enumerate(layout.steps):
             if not step and (not layout.sought or layout.sought[i]):
-                count *= held[i]
+                found *= held[i]
+        if layout.reach:
+            pieces = layout.reach * layout.itemsize / piece
+            found = min(found, layout.places, max(pieces, 1.0))
+        count *= found
     # A row of neighbours that begins anywhere lies in one more, now and then.
     row = span * layout.itemsize + piece - min(layout.alignment, piece)
     return count * max(1.0, row / piece), lanes

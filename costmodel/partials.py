@@ -43,6 +43,10 @@ _BOUNDED: Final = re.compile(r"(?:Min|Max)\([^()]*")
 
 #: What is mostly done to the sum or the variance of a row.
 _OF_ROWS: Final = frozenset({"log", "log1p", "sqrt", "rsqrt", "reciprocal"})
+#: Classes of what is done to every element of a row in any case, and of what is done once for each
+#: position along it where nothing else differs.
+_OF_EACH: Final = frozenset({"indexing", "random", "reducing"})
+_BY_PLACE: Final = frozenset({"arithmetic", "selection", "conversion"})
 #: Columns that are a sum over a group's nodes.
 SUMMED: Final = (
     "iterations",
@@ -78,6 +82,10 @@ LARGEST: Final = (
 )
 #: Columns that are a minimum over the nodes.
 SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
+#: What finds out of the offset in each window where the largest element was, and how many
+#: divisions of 32 bits that takes: offsets are of 64 bits.
+_OFFSETS: Final = "low_memory_max_pool_offsets_to_indices"
+_OF_OFFSET: Final = 12.0
 
 
 def node_sums(node: Node, threads: int) -> list[float]:
@@ -156,7 +164,7 @@ def places_of(node: Node) -> FloatArray | None:
     return np.array([max(found.get(kind, 0.0), 0.0) * size for kind in CLASSES])
 
 
-def row_operations(node: Node, resting: int) -> FloatArray:
+def row_operations(node: Node, resting: int, *, wholly: bool = False) -> FloatArray:
     """Operations by class, as in ``CLASSES``, that a kernel which goes along rows does once a row.
 
     Rows have sums and variances of their own, of which logarithms and roots are found; [C], over
@@ -165,17 +173,27 @@ def row_operations(node: Node, resting: int) -> FloatArray:
     Args:
         node: of the kernel.
         resting: values that it reads and that stay as they are along a row: each has one at most.
+        wholly: whether all that it reads does: only positions differ then along a row, which are
+            compared and chosen by, as the label of a loss is.
     """
     found = [0.0] * len(CLASSES)
     loops = (*node.ranges[0], *node.ranges[1])
     iterations = float(node.numel * node.rnumel)
     again = iterations * (1.0 - 1.0 / loops[-1]) if loops else 0.0
     left = float(resting)
-    for name, count in operations_of(node):
-        if name in _OF_ROWS and left > 0.0:
+    counts = operations_of(node)
+    positions = dict(counts).get("index_expr", 0.0)
+    for name, count in counts:
+        which = operation_class(name)
+        if which < 0 or CLASSES[which] in _OF_EACH:
+            continue
+        taken = 0.0
+        if wholly:
+            taken = max(count - positions, 0.0) if CLASSES[which] in _BY_PLACE else count
+        elif name in _OF_ROWS and left > 0.0:
             taken = min(count, left)
             left -= taken
-            found[operation_class(name)] += taken * operation_weight(name) * again
+        found[which] += taken * operation_weight(name) * again
     return np.array(found)
 
 
@@ -185,7 +203,10 @@ def address_operations(node: Node) -> float:
     Each is done once, in however many indices it is; by a power of two it costs nothing.
     """
     dear = frozenset[str]().union(*(_dear(a.index) for a in (*node.reads, *node.writes)))
-    return float(len(dear) * node.numel * node.rnumel)
+    count = float(len(dear))
+    if any(_OFFSETS in origin for origin in node.origins):
+        count += _OF_OFFSET * dict(node.ops).get("indirect_indexing", 0)
+    return count * node.numel * node.rnumel
 
 
 @lru_cache(maxsize=1 << 16)

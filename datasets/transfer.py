@@ -52,8 +52,27 @@ def merge_tables(database: Database, other: Database) -> dict[str, int]:
             for name, table in TABLES.items():
                 with blaming(other.path):
                     table.stage_from(connection, "other")
+                    _under_our_profiles(connection, name)
                 merged[name] = table.merge_stage(connection)
     return merged
+
+
+def _under_our_profiles(connection: duckdb.DuckDBPyConnection, table: str) -> None:
+    """Have a device that both know keep the rates that this store's features were computed from.
+
+    Features that come from other rates get version 0: who needs them computes them anew.
+    """
+    if table == "devices":
+        connection.execute(
+            "UPDATE stage SET profile = devices.profile FROM devices WHERE devices.key = stage.key"
+        )
+    elif table == "kernels":
+        connection.execute(
+            "UPDATE stage SET features_version = 0 WHERE device_key IN "
+            "(SELECT key FROM devices JOIN other.devices AS theirs USING (key) "
+            "WHERE theirs.profile <> devices.profile) "
+            "AND graph_key IN (SELECT key FROM graphs WHERE problem IS NOT NULL)"
+        )
 
 
 def _quoted(path: Path) -> str:

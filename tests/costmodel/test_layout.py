@@ -84,6 +84,21 @@ def test_what_is_looked_up_lies_anywhere() -> None:
     assert moved(single, [(1024.0, 256.0)])[0] == 256.0
 
 
+def test_what_is_looked_up_within_a_row_lies_no_farther_apart_than_the_row() -> None:
+    # 400 lookups in each row of 64 elements of two bytes: one line, four sectors.
+    index = "64*i0 + tmp0 : 1000"
+    found = layout_of(Access("x", "gather", 400_000, 128_000, 2, 64, index), (1000, 400))
+    assert found is not None
+    warp = [(400_000.0, 32.0)]
+    assert moved(found, warp)[0] == pytest.approx(4.0, rel=0.1)
+    assert moved(found, warp, LINE_BYTES)[0] == pytest.approx(1.0, rel=0.1)
+    # Few lookups come to few places.
+    assert moved(found, [(400_000.0, 2.0)])[0] == pytest.approx(2.0, rel=0.1)
+    # A place of a larger step may be anywhere in the table.
+    rows = layout("i0 + 64*tmp0 : 64", (1024, 64), kind="gather")
+    assert (rows.places, rows.reach) == (0, 0)
+
+
 def test_an_index_that_cannot_be_read_has_no_layout() -> None:
     assert layout_of(Access("x", "strided", 1, 1, 4, 1, "f(i0) : 8"), (8,)) is None
 

@@ -36,6 +36,16 @@ def test_divisions_that_are_no_shifts(make_node: MakeNode, index: str, each: int
     assert address_operations(node) == 64 * each
 
 
+def test_offsets_in_windows_are_taken_apart(make_node: MakeNode) -> None:
+    ops = (("indirect_indexing", 4), ("load", 8))
+    read = Access("a", "strided", 64, 256, 4, 1, "i0 : 64")
+    origin = "prims._low_memory_max_pool_offsets_to_indices.default"
+    plain = make_node("op0", 64, (read,), ops=ops)
+    decoding = make_node("op0", 64, (read,), ops=ops, origins=(origin,))
+    assert address_operations(plain) == 0
+    assert address_operations(decoding) == 64 * 4 * 12
+
+
 def test_operations_on_places_are_those_that_no_loaded_value_takes(make_node: MakeNode) -> None:
     ops = (("add", 9), ("index_expr", 4), ("load", 2), ("mul", 7), ("sin", 1), ("store", 1))
     gather = Access("a", "gather", 64, 256, 4, 1, "8*tmp0 + tmp1 : ")
@@ -105,3 +115,15 @@ def test_roots_and_logarithms_of_rows_are_found_once_a_row(make_node: MakeNode) 
         assert again["transcendental"] == pytest.approx(min(resting, 1) * 4.5 * 63 * 64)
         assert again["division"] == pytest.approx(max(resting - 1, 0) * 0.75 * 63 * 64)
         assert all(again[name] <= plain[name] for name in CLASSES)
+
+
+def test_along_a_row_of_which_nothing_is_read_only_positions_are_compared(
+    make_node: MakeNode,
+) -> None:
+    ops = (("eq", 1), ("exp", 1), ("index_expr", 1), ("ne", 2), ("truediv", 1), ("where", 3))
+    node = make_node("op0", 4096, ops=ops, ranges=((64, 64), ()))
+    again = dict(zip(CLASSES, row_operations(node, 4, wholly=True).tolist(), strict=True))
+    # Two of the choices and one of the comparisons, and what is not of positions.
+    assert again["selection"] == 3 * 63 * 64
+    assert again["division"] == again["transcendental"] == 63 * 64
+    assert again["indexing"] == 0

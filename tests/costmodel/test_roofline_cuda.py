@@ -38,6 +38,7 @@ def row(**amounts: float) -> np.ndarray:
         "waves": 31.0,
         "rounds": 31.0,
         "loads": 1.0,
+        "turn_loads": 1.0,
         "even": 1.0,
         **device_amounts(H200),
         **amounts,
@@ -76,6 +77,12 @@ def test_a_masked_loop_waits_longer() -> None:
     turns = {"rounds": 4000.0, "programs": 16.0}
     even, masked = row(**turns), row(**turns, even=0.0)
     assert roofline_parts(masked).waiting[0] > roofline_parts(even).waiting[0]
+
+
+def test_a_loop_that_loads_nothing_new_does_not_wait_for_memory() -> None:
+    turns = {"rounds": 4000.0, "programs": 16.0}
+    loading, counting = row(**turns), row(**turns, turn_loads=0.0)
+    assert roofline_parts(counting).waiting[0] < 0.1 * roofline_parts(loading).waiting[0]
 
 
 def test_means_with_variances_cost_more_in_a_loop() -> None:

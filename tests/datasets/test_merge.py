@@ -96,6 +96,29 @@ def test_merging_again_changes_nothing(store: Store, one_of_each: list[Row], oth
     assert everything(back) == once
 
 
+def test_a_device_keeps_its_rates_and_features_by_others_are_out_of_date(
+    store: Store, one_of_each: list[Row], other: Path
+) -> None:
+    store.append(one_of_each)
+    store.ingest()
+    moved: list[Row] = []
+    for row in one_of_each:
+        if isinstance(row, DeviceRow):
+            profile = {**row.profile, "launch_us": 99.0}
+            moved.append(msgspec.structs.replace(row, profile=profile))
+            continue
+        if isinstance(row, KernelRow):
+            moved.append(msgspec.structs.replace(row, signature="theirs"))
+        moved.append(row)
+    fill(other, moved)
+    before = everything(store)
+    store.merge(other)
+    assert store.rows("devices") == before["devices"]
+    versions = {row.signature: row.features_version for row in store.rows("kernels")}  # type: ignore[union-attr]
+    (ours,) = (row for row in before["kernels"] if isinstance(row, KernelRow))
+    assert versions == {ours.signature: ours.features_version, "theirs": 0}
+
+
 def newer(path: Path) -> None:
     with duckdb.connect(str(path)) as connection:
         connection.execute("INSERT INTO schema_migrations VALUES (99, 'future', now()::TIMESTAMP)")
