@@ -204,13 +204,16 @@ def _learn(
     kinds, smallest, largest = [], [], []
     sizes = _sizes(features, log_base)
     every = codes & _KIND_MASK
+    # Of one family or graph alone nothing else can be asked for.
+    least_labels = min(_LEAST_LABELS, len(np.unique(labels)))
     for kind in np.unique(every).tolist():
         rows = every == kind
         kinds.append(kind)
-        smallest.append(tuple((sizes[rows].min(axis=0) - margin).tolist()))
-        largest.append(tuple((sizes[rows].max(axis=0) + margin).tolist()))
-    # Of one family or graph alone nothing else can be asked for.
-    least_labels = min(_LEAST_LABELS, len(np.unique(labels)))
+        columns = sizes[rows].T
+        most = [_reached(column, labels[rows], least_labels) for column in columns]
+        least_of = [-_reached(-column, labels[rows], least_labels) for column in columns]
+        smallest.append(tuple(value - margin for value in least_of))
+        largest.append(tuple(value + margin for value in most))
     patterns = _often(_placed(codes, features), labels, least, least_labels)
     always = never = 0
     for bit in _BITS[len(_KIND) + len(_PATTERN) :].tolist():
@@ -232,6 +235,17 @@ def _learn(
         always=always,
         never=never,
     )
+
+
+def _reached(values: FloatArray, labels: Rows, families: int) -> float:
+    """The greatest of ``values`` [n] that enough kernels, of enough labels [n], come up to.
+
+    Where there are too few of them it is the least: one kernel tells nothing of its kind.
+    """
+    order = np.argsort(-values, kind="stable")
+    first = np.sort(np.unique(labels[order], return_index=True)[1])
+    at = max(_LEAST_ROWS, int(first[families - 1]) + 1 if len(first) >= families else len(order))
+    return float(values[order[min(at, len(order)) - 1]])
 
 
 def _often(codes: Codes, labels: Rows, rows: int, families: int) -> tuple[int, ...]:

@@ -74,6 +74,26 @@ def test_ten_times_as_large_is_strange(kernels: MakeKernels):
         assert not covers(familiar, some.features[size >= cut + np.log2(10.0)]).any()
 
 
+@pytest.mark.parametrize(
+    ("strays", "families", "known"), [(2, 2, False), (60, 1, False), (60, 3, True)]
+)
+def test_a_size_is_known_from_kernels_of_several_families(
+    kernels: MakeKernels, strays: int, families: int, known: bool
+) -> None:
+    some = kernels(1500, 4)
+    size = some.features[:, COLUMN["iterations"]]
+    cut = np.median(size)
+    small, large = np.flatnonzero(size <= cut), np.flatnonzero(size >= cut + np.log2(10.0))
+    labels = np.asarray(some.graph, dtype=object).copy()
+    # The largest of all stray into the training.
+    stray = large[np.argsort(-size[large])[:strays]]
+    labels[stray] = [f"stray{i % families}" for i in range(strays)]
+    chosen = np.concatenate([small, stray])
+    familiar = learned(some.features[chosen], labels[chosen])
+    like = np.setdiff1d(large, stray)
+    assert bool(covers(familiar, some.features[like]).mean() > 0.5) == known
+
+
 def test_a_size_is_large_for_its_kind(kernels: MakeKernels):
     """Reductions were seen small only, others in every size."""
     some = kernels(1500, 5)
