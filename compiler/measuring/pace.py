@@ -50,11 +50,14 @@ _PATIENCE_S = 10.0
 def at_usual_pace(time: float, slowness: float) -> float:
     """What a kernel would have taken at the pace that a processor has where nothing is in the way.
 
+    Of what goes beyond :data:`SLOW` nothing is taken off: what a neighbour does to a kernel is
+    another thing with each.
+
     Args:
         time: that it took, in any unit.
         slowness: of the standard work meanwhile, as :meth:`Pace.slowness` tells it.
     """
-    return time * float((_USUAL / slowness) ** _OF_KERNELS)
+    return time * float((_USUAL / min(slowness, SLOW)) ** _OF_KERNELS)
 
 
 class Pace:

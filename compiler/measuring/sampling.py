@@ -14,8 +14,9 @@ from fusewise.search.samples import interval_rank, summary
 
 #: Samples that a call gets which takes longer than there is time for.
 _LEAST_SAMPLES = 3
-#: Of so many samples the fastest counts as undisturbed.
-_FASTEST = 4
+#: Of so many samples the fastest counts as undisturbed, but this many where they are half at most:
+#: the fewest whose median has a 95 % interval.
+_FASTEST, _WITH_INTERVAL = 4, 6
 _CONFIDENCE = 0.95
 
 
@@ -76,12 +77,13 @@ class Effort:
 
 
 def undisturbed(samples: Sequence[float]) -> list[float]:
-    """The fastest quarter of the samples, three at the least.
+    """The fastest quarter of the samples, at least six or half of them, and three in any case.
 
     Whatever else runs on the machine, or on its host beside it, only ever adds time. On a quiet
     machine all quarters are alike.
     """
-    return sorted(samples)[: max(_LEAST_SAMPLES, -(-len(samples) // _FASTEST))]
+    quarter, half = -(-len(samples) // _FASTEST), len(samples) // 2
+    return sorted(samples)[: max(_LEAST_SAMPLES, quarter, min(_WITH_INTERVAL, half))]
 
 
 def together(passes: Sequence[Sequence[CallTimes]], target: float) -> list[CallTimes]:
