@@ -80,6 +80,8 @@ _SIZES: Final = [COLUMN["iterations"], COLUMN["distinct"]]
 #: Kernels, and families, that something must have been seen in to be known.
 _LEAST_ROWS: Final = 3
 _LEAST_LABELS: Final = 2
+#: Of so many kernels of a kind one may be larger than what is known.
+_BEYOND: Final = 10
 #: How far outside of the training range a feature may lie, by unit; logs as the caller says.
 _MARGIN: Final = {"share": 0.1, "flag": 0.0}
 _OTHER_MARGIN: Final = 1.0
@@ -240,12 +242,14 @@ def _learn(
 def _reached(values: FloatArray, labels: Rows, families: int) -> float:
     """The greatest of ``values`` [n] that enough kernels, of enough labels [n], come up to.
 
-    Where there are too few of them it is the least: one kernel tells nothing of its kind.
+    A tenth of them at the most is left beyond it: of few kernels each one counts.
     """
     order = np.argsort(-values, kind="stable")
     first = np.sort(np.unique(labels[order], return_index=True)[1])
-    at = max(_LEAST_ROWS, int(first[families - 1]) + 1 if len(first) >= families else len(order))
-    return float(values[order[min(at, len(order)) - 1]])
+    enough = (
+        max(_LEAST_ROWS, int(first[families - 1]) + 1) if len(first) >= families else len(order)
+    )
+    return float(values[order[min(enough, max(len(order) // _BEYOND, 1)) - 1]])
 
 
 def _often(codes: Codes, labels: Rows, rows: int, families: int) -> tuple[int, ...]:
