@@ -211,11 +211,9 @@ def _learn(
     for kind in np.unique(every).tolist():
         rows = every == kind
         kinds.append(kind)
-        columns = sizes[rows].T
-        most = [_reached(column, labels[rows], least_labels) for column in columns]
-        least_of = [-_reached(-column, labels[rows], least_labels) for column in columns]
-        smallest.append(tuple(value - margin for value in least_of))
-        largest.append(tuple(value + margin for value in most))
+        columns, mine = sizes[rows].T, labels[rows]
+        smallest.append(tuple(-_reached(-c, mine, least_labels) - margin for c in columns))
+        largest.append(tuple(_reached(c, mine, least_labels) + margin for c in columns))
     patterns = _often(_placed(codes, features), labels, least, least_labels)
     always = never = 0
     for bit in _BITS[len(_KIND) + len(_PATTERN) :].tolist():
@@ -246,10 +244,10 @@ def _reached(values: FloatArray, labels: Rows, families: int) -> float:
     """
     order = np.argsort(-values, kind="stable")
     first = np.sort(np.unique(labels[order], return_index=True)[1])
-    enough = (
-        max(_LEAST_ROWS, int(first[families - 1]) + 1) if len(first) >= families else len(order)
-    )
-    return float(values[order[min(enough, max(len(order) // _BEYOND, 1)) - 1]])
+    at = max(len(values) // _BEYOND, 1)
+    if len(first) >= families:
+        at = min(at, max(_LEAST_ROWS, int(first[families - 1]) + 1))
+    return float(values[order[at - 1]])
 
 
 def _often(codes: Codes, labels: Rows, rows: int, families: int) -> tuple[int, ...]:

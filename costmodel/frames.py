@@ -41,19 +41,19 @@ class Frames:
 
     def resting(self, i: int) -> int:
         """Reads of node ``i`` that stay along its innermost loop, but not along all others."""
-        reads = {(a.buffer, a.index) for a in self._nodes[i].reads if not a.looked_up}
-        layouts = [self._layouts[i][key] for key in reads]
-        steps = [layout.steps for layout in layouts if layout is not None]
-        return sum(1 for each in steps if each and not each[-1] and any(each))
+        read = self._read(i)
+        return sum(1 for each in read if each is not None and each.rests and any(each.steps))
 
     def rests(self, i: int) -> bool:
         """Whether all reads of node ``i`` stay along its innermost loop, and there are some."""
-        reads = {(a.buffer, a.index) for a in self._nodes[i].reads}
-        layouts = [self._layouts[i][key] for key in reads]
-        return bool(layouts) and all(
-            each is not None and not each.looked_up and (not each.steps or not each.steps[-1])
-            for each in layouts
-        )
+        read = self._read(i)
+        return bool(read) and all(each is not None and each.rests for each in read)
+
+    def _read(self, i: int) -> list[Layout | None]:
+        """The layouts of what node ``i`` reads, each once."""
+        return [
+            self._layouts[i][key] for key in {(a.buffer, a.index) for a in self._nodes[i].reads}
+        ]
 
     def turns(self, i: int, main: int) -> tuple[int, ...]:
         """The order in which node ``i`` has the loops of ``main``; empty where it needs none."""

@@ -55,6 +55,11 @@ class Layout(NamedTuple):
     places: int = 0
     reach: int = 0
 
+    @property
+    def rests(self) -> bool:
+        """Whether it stays in place along the innermost loop."""
+        return not self.looked_up and not any(self.steps[-1:])
+
 
 def layout_of(
     access: Access, loops: Sequence[int], size: int = 0, sought: tuple[bool, ...] = ()

@@ -218,7 +218,7 @@ def _tile(
         if m.again and persistent:
             continue
         full = length > 1 and m.total > rows
-        turn_loads += (length == 1 or (full and _moves_on(m.layout))) and not m.written
+        turn_loads += (length == 1 or (full and not m.layout.rests)) and not m.written
         sections = whole if full else across
         each, instructions, asked, apart = _moves(m.layout, sections)
         if m.layout.looked_up:
@@ -258,11 +258,6 @@ def _tile(
         lines=lines,
         turn_loads=turn_loads,
     )
-
-
-def _moves_on(layout: Layout) -> bool:
-    """Whether an access may come to something else along the innermost loop."""
-    return layout.looked_up or not layout.steps or layout.steps[-1] > 0
 
 
 @lru_cache(maxsize=1 << 17)

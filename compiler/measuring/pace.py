@@ -47,17 +47,17 @@ _PAUSE_S = 0.01
 _PATIENCE_S = 10.0
 
 
-def at_usual_pace(time: float, slowness: float) -> float:
+def at_usual_pace(taken: float, slowness: float) -> float:
     """What a kernel would have taken at the pace that a processor has where nothing is in the way.
 
     Of what goes beyond :data:`SLOW` nothing is taken off: what a neighbour does to a kernel is
     another thing with each.
 
     Args:
-        time: that it took, in any unit.
+        taken: the time that it took, in any unit.
         slowness: of the standard work meanwhile, as :meth:`Pace.slowness` tells it.
     """
-    return time * float((_USUAL / min(slowness, SLOW)) ** _OF_KERNELS)
+    return taken * float((_USUAL / min(slowness, SLOW)) ** _OF_KERNELS)
 
 
 class Pace:

@@ -30,6 +30,14 @@ _BOUNDS = ("memory", "arithmetic", "launch", "library")
 Make = Callable[..., ExplainedProgram]
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, profiled: Path) -> Path:
+    """A store beside which the devices are known."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "devices").symlink_to(profiled)
+    return folder / "store.duckdb"
+
+
 @pytest.fixture(scope="session")
 def make_explained() -> Make:
     """``make_explained(nodes=1500)``: a program in which every fifth kernel differs."""

@@ -18,14 +18,6 @@ from fusewise.datasets.corpus import GraphSample
 from fusewise.schedule.errors import MeasureError
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, profiled: Path) -> Path:
-    """A store beside which the devices are known."""
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "devices").symlink_to(profiled)
-    return folder / "store.duckdb"
-
-
 def _call(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x.sin() @ w).sum(0), x.exp().sum(-1)
 
