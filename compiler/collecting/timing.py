@@ -35,8 +35,8 @@ _KERNELS_S = 90.0
 #: Seconds more for each kernel that is timed with several block sizes.
 _BLOCKS_S = 5.0
 #: The kernels of a graph are gone over so often, with this effort each time. A GPU, too, is in one
-#: of several states for a while: in some each launch takes 0.35 microseconds more.
-_PASSES: Final = {"cpu": 3, "cuda": 2}
+#: of several states for a while: in some each launch takes 0.35 microseconds more, in few 3.
+_PASSES: Final = {"cpu": 3, "cuda": 3}
 _OF_A_PASS: Final = {
     "cpu": Effort(seconds=0.0125, min_samples=6, max_samples=10),
     "cuda": Effort(seconds=0.025, min_samples=7, max_samples=20),

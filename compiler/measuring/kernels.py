@@ -92,17 +92,24 @@ class KernelTimer:
         self._rehearsing = False
         #: What was called, in order.
         self.calls: list[CallTimes] = []
+        stand_ins: dict[str, Any] = {"torch": _Torch(self)}
         cpp = definitions(source)
-        for name, value in list(vars(module).items()):
+        for name, value in vars(module).items():
             if name in cpp:
                 effects = cpp_effects(cpp[name][1])
-                setattr(module, name, _Function(self, name, value, effects))
+                stand_ins[name] = _Function(self, name, value, effects)
             elif name.startswith("triton_") and hasattr(value, "run"):
-                setattr(module, name, _Launcher(self, name, value))
+                stand_ins[name] = _Launcher(self, name, value)
         for name in ("extern_kernels", "aten", "inductor_ops", "_quantized"):
             if hasattr(module, name):
-                setattr(module, name, _Namespace(self, getattr(module, name)))
-        setattr(module, "torch", _Torch(self))  # noqa: B010 - a module has no such attribute to mypy
+                stand_ins[name] = _Namespace(self, getattr(module, name))
+        self._module = module
+        self._stood_for = {name: getattr(module, name) for name in stand_ins}
+        vars(module).update(stand_ins)
+
+    def leave(self) -> None:
+        """Put back what stand-ins stand for: the program can be called, or timed again."""
+        vars(self._module).update(self._stood_for)
 
     def rehearse(self, run: Callable[[], Any]) -> Any:
         """Run the program without timing it: kernels that tune themselves do so now.

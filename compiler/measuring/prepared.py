@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ class Prepared:
     reference: list[Any] | None
     overwritten: list[int]
     seconds: dict[str, float]
+    #: Programs whose kernels were timed, by id: loaded, and tuned, for when they are timed again.
+    timed: dict[str, ModuleType] = field(default_factory=dict)
 
 
 @dataclass

@@ -143,6 +143,7 @@ class Worker:
         graph = self._graph
         if graph is None:
             raise RuntimeError("no graph was prepared")
+        graph.timed.clear()
         if not budget.more:
             self._graph = None
             if graph.job.saved_from is not None:
@@ -247,13 +248,16 @@ class Worker:
         graph = self._graph
         if graph is None:
             raise RuntimeError("no graph was prepared")
-        module = load_module(
-            program.source,
-            program.constants,
-            program.settings,
-            program.library,
-            in_process=True,
-        )
+        module = graph.timed.get(program.id)
+        known = module is not None
+        if module is None:
+            module = load_module(
+                program.source,
+                program.constants,
+                program.settings,
+                program.library,
+                in_process=True,
+            )
         call = module.call
         device = torch.device(graph.job.device)
         loaded = LoadedBlocks(module, blocks) if blocks else None
@@ -261,7 +265,7 @@ class Worker:
         with self._alone(graph.job.device, _WAIT_S):
             try:
                 inputs = private_inputs(graph.inputs)
-                if graph.job.device != "cpu":
+                if graph.job.device != "cpu" and not known:
                     # Kernels tune themselves, and what fails does so before anything is timed.
                     timer.rehearse(lambda: call(list(inputs)))
                     put_back(inputs, graph.inputs)
@@ -272,6 +276,9 @@ class Worker:
             except Exception as error:
                 name = (timer.calls[-1].kernel or "an extern call") if timer.calls else "its start"
                 raise RuntimeError(f"at {name}: {first_line(error)}") from error
+            finally:
+                timer.leave()
+        graph.timed[program.id] = module
         return timer.calls
 
     def slowness(self, threads: int) -> float:
