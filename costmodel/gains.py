@@ -106,9 +106,19 @@ class Record(msgspec.Struct, frozen=True):
     gain: float
 
     @property
+    def risk(self) -> float:
+        """Part of the families in which one is slower, if the next one is of those."""
+        return (self.unlucky + 1.0) / (self.families + 1.0)
+
+    @property
     def passes(self) -> bool:
         """Whether few enough were slower, of enough families that one was taken in."""
-        return self.unlucky + 1.0 < RISK * (self.families + 1.0)
+        return self.risk < RISK
+
+    @property
+    def gained(self) -> float:
+        """Sum of the families' gains."""
+        return self.families * self.gain
 
 
 class Gains(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,6 +51,8 @@ from fusewise.schedule.schedule import Choice
 
 #: Families below which no kind can pass: with fewer the one that is added is too many.
 ENOUGH: Final = round(1 / RISK)
+#: Part of what the demand that gains most gains, for which a surer one is taken.
+_NEARLY: Final = 0.9
 #: Choosing by prediction of schedules made by these is choosing among the compiler's own plans.
 _OWN_PLANS: Final = frozenset({"choices", "default"})
 #: The compiler's own common launches, of all that it can put together.
@@ -246,8 +248,10 @@ def gains_from(tried: Sequence[Tried], device_kind: str) -> Gains:
             demands[kind], records[kind] = usual.demands[kind], found[0][1]
             continue
         passing = [(demand, record) for demand, record in found if record.passes]
-        # Of equals the first, which asks for least.
-        best = max(passing, key=lambda pair: pair[1].families * pair[1].gain, default=None)
+        most = max((record.gained for _, record in passing), default=0.0)
+        nearly = [pair for pair in passing if pair[1].gained >= _NEARLY * most]
+        # Being slower weighs more than being faster. Of equals the first, which asks for least.
+        best = min(nearly, key=lambda pair: pair[1].risk, default=None)
         demands[kind], records[kind] = (None, found[0][1]) if best is None else best
     shares = [one.measured_us / one.launches_us for one in tried if one.launches_us > 0.0]
     share = LAUNCH_SHARE if len(shares) < ENOUGH else float(np.clip(np.median(shares), 0.0, 1.0))

@@ -50,7 +50,7 @@ def _space(trial: optuna.Trial) -> Parameters:
         "colsample_bytree": trial.suggest_float("colsample_bytree", 0.3, 1.0),
         "reg_lambda": trial.suggest_float("reg_lambda", 0.01, 30.0, log=True),
         "objective": trial.suggest_categorical(
-            "objective", ["fair", "regression", "regression_l1"]
+            "objective", ["relative", "regression", "regression_l1"]
         ),
     }
 

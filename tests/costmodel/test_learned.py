@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import COLUMN
 from fusewise.costmodel.interface import CostModel
-from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.learned import LearnedCostModel, relative
 from fusewise.costmodel.roofline import Roofline, roofline_us
 from fusewise.schedule.errors import ModelError
 
@@ -120,3 +122,46 @@ def test_the_roofline_knows_its_device(profile: DeviceProfile):
     other = msgspec.structs.replace(profile, copy_gbs=80.0)
     assert Roofline(profile).id != Roofline(other).id
     assert Roofline(profile).id == Roofline(profile).id
+
+
+class _Labelled:
+    def __init__(self, label: list[float]) -> None:
+        self._label = np.array(label)
+
+    def get_label(self) -> Any:
+        return self._label
+
+
+@given(st.lists(st.floats(-3.5, 1.4), min_size=1, max_size=8), st.floats(-3, 3))
+def test_the_objective_is_the_slope_of_a_loss_of_relative_errors(over: list[float], label: float):
+    def loss(ratio: Any) -> Any:
+        error = np.abs(np.exp(ratio - label) - 1) / 0.2
+        return 0.2**2 * (error - np.log1p(error))
+
+    ratio, step = np.array(over) + label, 1e-5
+    slope, curvature = relative(ratio, _Labelled([label] * len(over)))
+    expected = (loss(ratio + step) - loss(ratio - step)) / (2 * step)
+    np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-6)
+    assert (curvature > 0).all()
+
+
+def test_of_times_that_differ_the_one_is_foretold_that_errs_least_in_percent(kernels: MakeKernels):
+    train = kernels(600, 21)
+    # Alike by all that the features tell, half of them take three times as long.
+    features = np.repeat(train.features[:1], 400, axis=0)
+    us = np.where(np.arange(400) % 2, 30.0, 10.0)
+
+    def error(objective: str) -> float:
+        model = LearnedCostModel(objective=objective, subsample=1.0)
+        model.fit(np.concatenate([features, train.features]), np.concatenate([us, train.us]))
+        return float(np.mean(np.abs(model.predict(features) / us - 1)))
+
+    # Always 10 us: none of half of them, two thirds of the others.
+    assert error("relative") == pytest.approx(1 / 3, abs=0.03)
+    assert error("regression") > error("relative") + 0.1
+
+
+def test_kernels_that_no_feature_tells_apart(kernels: MakeKernels):
+    features = np.repeat(kernels(1, 22).features, 60, axis=0)
+    model = LearnedCostModel().fit(features, np.full(60, 20.0))
+    np.testing.assert_allclose(model.predict(features), 20.0, rtol=0.02)

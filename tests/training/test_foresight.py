@@ -93,6 +93,20 @@ def test_a_kind_passes_with_the_demand_that_gains_most() -> None:
     assert worse.records["setting"].slower == ENOUGH
 
 
+def test_of_demands_that_gain_nearly_as_much_the_surest_holds() -> None:
+    good = many(3 * ENOUGH, 1.1)
+    # Two that lose, and two that gain a little, are out where more of the time is asked for.
+    bad = many(2, 0.97, start=1000, saved=4.0, unsure=1.0)
+    more = many(2, 1.05, start=2000, saved=4.0, unsure=1.0)
+    found = gains_from([*good, *bad, *more], "cpu")
+    assert found.demands["setting"] == Demand(SHARES[1], CAUTIONS[0])
+    assert found.records["setting"].slower == 0
+    # But not where much is gained by what is out.
+    found = gains_from([*good, *bad, *many(8, 1.5, start=2000, saved=4.0, unsure=1.0)], "cpu")
+    assert found.demands["setting"] == LEAST
+    assert found.records["setting"].slower == 2
+
+
 def test_graphs_of_one_family_are_one_piece_of_evidence() -> None:
     several = many(ENOUGH, 1.1)
     assert gains_from(several, "cpu").demands["setting"] == LEAST
