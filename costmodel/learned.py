@@ -246,9 +246,9 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 def relative(ratio: FloatArray, data: lightgbm.Dataset) -> tuple[FloatArray, FloatArray]:
     """Gradient and curvature [n] of the loss of relative errors, an objective of LightGBM's.
 
-    The loss is Fair's (1974, constant 0.2) of predicted over measured
-    time less 1: a kernel of which one knows little is better taken for too fast than for too slow,
-    as the first is wrong by all of its time at most. The curvature is that of Gauss and Newton.
+    The loss is Fair's (1974, constant 0.2) of predicted over measured time less 1. Of a kernel that
+    little is known of a time too short is the better guess: it is wrong by all of the time at most.
+    The curvature is that of Gauss and Newton.
 
     Args:
         ratio: log of predicted over roofline time, [n].
