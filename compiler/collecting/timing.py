@@ -36,7 +36,7 @@ _KERNELS_S = 90.0
 _BLOCKS_S = 5.0
 #: The kernels of a graph are gone over so often, with this effort each time. A GPU, too, is in one
 #: of several states for a while: in some each launch takes 0.35 microseconds more, in few 3.
-_PASSES: Final = {"cpu": 3, "cuda": 3}
+_PASSES: Final = 3
 _OF_A_PASS: Final = {
     "cpu": Effort(seconds=0.0125, min_samples=6, max_samples=10),
     "cuda": Effort(seconds=0.025, min_samples=7, max_samples=20),
@@ -81,12 +81,12 @@ class Timer:
             profile: of it.
             effort: for each kernel in each pass; None for what the device needs.
             environment: variables for the measuring process, beside those of this one.
-            passes: how often the kernels of a graph are gone over; None for what the device needs.
+            passes: how often the kernels of a graph are gone over; None for as often as it needs.
         """
         self._environment = {**_ENVIRONMENT, **(environment or {})}
         self._device = device
         self._profile = profile
-        self._passes = passes or _PASSES[profile.kind]
+        self._passes = passes or _PASSES
         self._effort = effort or _OF_A_PASS[profile.kind]
         self._process: MeasuringProcess | None = None
         self._lock = threading.Lock()

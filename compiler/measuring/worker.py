@@ -143,6 +143,7 @@ class Worker:
         graph = self._graph
         if graph is None:
             raise RuntimeError("no graph was prepared")
+        # What these hold on to is memory of the programs' that are weighed.
         graph.timed.clear()
         if not budget.more:
             self._graph = None
@@ -278,6 +279,7 @@ class Worker:
                 raise RuntimeError(f"at {name}: {first_line(error)}") from error
             finally:
                 timer.leave()
+        # All of its kernels are tuned by now.
         graph.timed[program.id] = module
         return timer.calls
 

@@ -24,6 +24,9 @@ from fusewise.schedule.errors import PlanError
 from fusewise.schedule.rules import at_most, never, rule_set
 from fusewise.schedule.rules import store as stored
 
+#: A function or module, and what it is called with.
+Program = tuple[Callable[..., Any], tuple[Any, ...]]
+
 
 class _Norms(nn.Module):
     def __init__(self) -> None:
@@ -37,22 +40,28 @@ class _Norms(nn.Module):
         return (z * h).sum(0) + y.mean(0), z.exp().t().contiguous()
 
 
-def _norms(*, training: bool) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _norms(*, training: bool) -> Program:
     return _Norms().train(training), (torch.randn(32, 64), torch.randn(32, 64))
 
 
-_PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
+#: The program that most explanations here are of, by itself and trained.
+NORMS: dict[str, Callable[[], Program]] = {
     "norms": lambda: _norms(training=False),
     "norms-training": lambda: _norms(training=True),
 }
 
 
-def _sample(name: str) -> GraphSample:
+def sample_of(name: str, make: Callable[[], Program]) -> GraphSample:
+    """What ``make`` makes, with the same numbers each time."""
     torch.manual_seed(0)
-    module, args = _PROGRAMS[name]()
+    module, args = make()
     return GraphSample(
         name=name, family=name, module=module, args=args, kwargs={}, training=trains(module)
     )
+
+
+def _sample(name: str) -> GraphSample:
+    return sample_of(name, NORMS[name])
 
 
 # What is said of each.

@@ -18,12 +18,16 @@ from fusewise.datasets.corpus import GraphSample
 from fusewise.schedule.errors import CorpusError, PlanError
 
 
+def _sample(module: Callable[..., Any], *args: Any, training: bool = False) -> GraphSample:
+    return GraphSample(
+        name="call", family="call", module=module, args=args, kwargs={}, training=training
+    )
+
+
 def _explained(
     store: Path, module: Callable[..., Any], *args: Any, training: bool = False
 ) -> ExplainedGraph:
-    sample = GraphSample(
-        name="call", family="call", module=module, args=args, kwargs={}, training=training
-    )
+    sample = _sample(module, *args, training=training)
     return explain_program(sample, Wish(store=store)).graphs[0]
 
 
@@ -32,14 +36,7 @@ def test_what_a_call_gives_several_of_is_no_call(store: Path) -> None:
         values, indices = x.topk(3)
         return values.exp().sum(1), indices + 1
 
-    sample = GraphSample(
-        name="call",
-        family="call",
-        module=call,
-        args=(torch.randn(64, 50),),
-        kwargs={},
-        training=False,
-    )
+    sample = _sample(call, torch.randn(64, 50))
     (graph,) = explain_program(sample, Wish(store=store, measure=True)).graphs
     assert [group.bound_by for group in graph.groups].count("library") == 1
     assert all(group.measured_us is not None for group in graph.groups)
@@ -90,14 +87,7 @@ def _branching(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_graphs_within_a_graph_are_told_as_graphs(store: Path) -> None:
-    sample = GraphSample(
-        name="branching",
-        family="branching",
-        module=_branching,
-        args=(torch.ones(8, 4),),
-        kwargs={},
-        training=False,
-    )
+    sample = _sample(_branching, torch.ones(8, 4))
     whole, *within = explain_program(sample, Wish(store=store, measure=True)).graphs
     assert list(whole.within.values()) == [6, 1] and not whole.name
     assert [graph.name for graph in within] == list(whole.within)
@@ -121,14 +111,7 @@ def test_graphs_within_a_graph_are_told_as_graphs(store: Path) -> None:
 
 
 def test_a_fusion_within_a_graph_within_can_be_asked_about(store: Path) -> None:
-    sample = GraphSample(
-        name="branching",
-        family="branching",
-        module=_branching,
-        args=(torch.ones(8, 4),),
-        kwargs={},
-        training=False,
-    )
+    sample = _sample(_branching, torch.ones(8, 4))
     graphs = explain_program(sample, Wish(store=store)).graphs
     taken = next(f for f in graphs[1].possible_fusions if f.taken)
     question = Question(taken.a, taken.b)

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch._logging
-from torch import nn
 from torch._functorch import config as functorch_config
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
@@ -24,7 +22,7 @@ from fusewise.compiler.explaining.program import explain_program
 from fusewise.compiler.inductor.refusals import Refusal
 from fusewise.datasets.corpora import on_device
 from fusewise.datasets.corpus import GraphSample, scalar_loss
-from fusewise.datasets.target import trains
+from tests.compiler.explaining.test_explaining import NORMS, Program, sample_of
 
 _CANNOT = re.compile(r"cannot fuse (\S+) with (\S+): (.*)")
 _FUSING = re.compile(r"^fusing (\S+) with (\S+)$")
@@ -42,23 +40,7 @@ _WORDLESS = {
 }
 
 
-class _Norms(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(64)
-        self.linear = nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        h = self.norm(x + y).softmax(-1)
-        z = self.linear(h).relu()
-        return (z * h).sum(0) + y.mean(0), z.exp().t().contiguous()
-
-
-def _norms(*, training: bool) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    return _Norms().train(training), (torch.randn(32, 64), torch.randn(32, 64))
-
-
-def _diamond() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _diamond() -> Program:
     """Several ways to fuse, some of which close a cycle through a library call."""
 
     def call(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -70,7 +52,7 @@ def _diamond() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return call, (torch.randn(48, 48), torch.randn(48, 48))
 
 
-def _indexed() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _indexed() -> Program:
     def call(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
         gathered = x[i] * 2
         summed = torch.zeros_like(x).index_add_(0, i, gathered)
@@ -80,7 +62,7 @@ def _indexed() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return call, (torch.randn(40, 16), torch.randint(0, 40, (25,)))
 
 
-def _foreach() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _foreach() -> Program:
     def call(parameters: list[torch.Tensor], steps: list[torch.Tensor]) -> list[torch.Tensor]:
         scaled = torch._foreach_mul(steps, 0.1)
         return torch._foreach_add(torch._foreach_mul(parameters, 0.9), scaled)
@@ -89,7 +71,7 @@ def _foreach() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return call, ([torch.randn(s) for s in sizes], [torch.randn(s) for s in sizes])
 
 
-def _branches() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _branches() -> Program:
     """Graphs within a graph, and one within these."""
 
     def call(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -107,7 +89,7 @@ def _branches() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return call, (torch.randn(24, 24), torch.randn(24, 24))
 
 
-def _loops() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _loops() -> Program:
     def call(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
         def going(i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return (i < 3) & (y.abs().sum() < 1e6)
@@ -126,7 +108,7 @@ def _loops() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return call, (torch.randn(6, 10), torch.tensor(0))
 
 
-def _regions() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _regions() -> Program:
     """A region that is compiled once and run twice."""
 
     @torch.compiler.nested_compile_region
@@ -140,9 +122,8 @@ def _regions() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return call, (torch.randn(8, 12), torch.ones(12))
 
 
-_PROGRAMS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
-    "norms": lambda: _norms(training=False),
-    "norms-training": lambda: _norms(training=True),
+_PROGRAMS: dict[str, Callable[[], Program]] = {
+    **NORMS,
     "diamond": _diamond,
     "indexed": _indexed,
     "foreach": _foreach,
@@ -155,19 +136,7 @@ _NESTED = {"branches", "loops", "regions"}
 
 
 def _sample(name: str) -> GraphSample:
-    torch.manual_seed(0)
-    module, args = _PROGRAMS[name]()
-    return GraphSample(
-        name=name, family=name, module=module, args=args, kwargs={}, training=trains(module)
-    )
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, profiled: Path) -> Path:
-    """A store beside which the devices are known."""
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "devices").symlink_to(profiled)
-    return folder / "store.duckdb"
+    return sample_of(name, _PROGRAMS[name])
 
 
 # Against the log.
