@@ -19,7 +19,8 @@ from fusewise.costmodel.interface import FloatArray
 #: Of the processors that are known.
 TABLES: Final = (NARROW, WIDE, SWIFT, KEEN)
 _TABLES: Final = {table.name: table for table in TABLES}
-_MASKING: Final = frozenset(" ".join(CLASSES[k] for k in ("comparison", "index", "masked")).split())
+_MASKS: Final = ("order", "equality", "logic", "index", "masked")
+_MASKING: Final = frozenset(" ".join(CLASSES[k] for k in _MASKS).split())
 #: Taken of what was summed over a row, mostly, rather than of each element.
 _ROOTS: Final = frozenset({"sqrt", "rsqrt", "reciprocal"})
 #: What a loop body has that is no work, or is counted otherwise.
@@ -62,7 +63,6 @@ def body_cost(
     *,
     table: str,
     still: bool = False,
-    resting: bool = False,
 ) -> Cost:
     """What a node does in a turn of its loops, its loads and stores left out.
 
@@ -71,7 +71,6 @@ def body_cost(
         reduction: type of the reduction that it is; None where it is none.
         table: the name of the one that counts.
         still: whether masks stay as they are along a vector: they are found once a row.
-        resting: whether what is read stays as it is along a vector: roots of it are, too.
     """
     of = _TABLES[table]
     step = FREE if reduction is None else of.steps.get(reduction.split("_")[0], of.step)
@@ -82,7 +81,6 @@ def body_cost(
         if name not in _UNCOUNTED
         and not name.startswith("masked_subblock")
         and not (still and name in _MASKING)
-        and not (resting and name in _ROOTS)
     ]
     for cost, count in (*costs, (step, 1)):
         vector += cost.vector * count
@@ -90,3 +88,11 @@ def body_cost(
         scalar += cost.scalar * count
         end += cost.end * count
     return Cost(vector, lane, scalar, end)
+
+
+def rootless(ops: Sequence[tuple[str, float]], spared: float) -> tuple[tuple[str, float], ...]:
+    """``ops`` without so many roots of each sort, which are found elsewhere."""
+    if not spared:
+        return tuple(ops)
+    left = ((name, count - spared if name in _ROOTS else count) for name, count in ops)
+    return tuple((name, count) for name, count in left if count > 0)

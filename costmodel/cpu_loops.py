@@ -92,6 +92,8 @@ class Nest(NamedTuple):
     partial: float = 0.0
     #: Times that the innermost loop starts, on the busiest thread.
     starts: float = 1.0
+    #: The innermost of the loops that threads share; -1 where none is.
+    cut: int = -1
 
 
 def node_loops(node: Node, problem: Problem) -> NodeLoops:
@@ -186,7 +188,7 @@ def nest_of(
         vectors = -(-length // lanes)
         steps = steps / length * vectors
         partial = 1.0 / vectors if length % lanes else 0.0
-    shared, workers = _spread(main, tiled, lanes, threads, most)
+    cut, workers = _spread(main, tiled, lanes, threads, most)
     starts = main.total / loops[-1] / workers
     if tiled and tiled[-1] < len(loops) - 1:
         starts /= min(lanes, loops[tiled[-1]])
@@ -197,10 +199,11 @@ def nest_of(
         lanes if tiled else 1,
         steps,
         workers,
-        shared,
+        cut >= 0,
         reduced,
         partial,
         starts,
+        cut,
     )
 
 
@@ -234,10 +237,10 @@ def _tiled(
 
 def _spread(
     main: NodeLoops, tiled: Collection[int], lanes: int, threads: int, most: int | None
-) -> tuple[bool, float]:
-    """Whether threads share a nest, and among how many it is spread evenly."""
+) -> tuple[int, float]:
+    """The innermost loop that threads share, -1 if none, and how many share the nest evenly."""
     if threads <= 1:
-        return False, 1.0
+        return -1, 1.0
     loops = main.loops
     begin, end = (0, main.outer) if main.outer else (0, len(loops))
     if 0 < main.outer < len(loops):
@@ -254,5 +257,5 @@ def _spread(
         left /= loops[at]
         at += 1
     if at == begin:
-        return False, 1.0
-    return True, shares / -(-shares // threads)
+        return -1, 1.0
+    return at - 1, shares / -(-shares // threads)

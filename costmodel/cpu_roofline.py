@@ -40,69 +40,104 @@ class Constants(NamedTuple):
     across: float
     random: float
     in_place: float
+    #: What a thread stores in a microsecond at most, and the exponent at which that and what it
+    #: moves add up.
+    store_rate: float
+    store_overlap: float
     #: Exponent at which memory and arithmetic add up: 1 would be one after the other.
     overlap: float
 
 
-_OLDER: Final = Constants(
-    serial_us=0.0064,
-    fork_share=0.782,
-    fork_each_us=0.353,
-    barrier_each_us=0.1,
-    own_bytes=2.0e6,
-    own_rate=100e3,
+_NARROW: Final = Constants(
+    serial_us=0.00331,
+    fork_share=0.724,
+    fork_each_us=0.335,
+    barrier_each_us=0.177,
+    own_bytes=1.10e6,
+    own_rate=1.14e5,
     cache_share=0.79,
-    copy_share=3.24,
-    shared_part=0.055,
-    sharpness=3.0,
-    line=0.405,
-    across=0.714,
+    copy_share=3.37,
+    shared_part=0.0434,
+    sharpness=1.78,
+    line=0.345,
+    across=1.39,
+    random=0.388,
+    in_place=0.335,
+    store_rate=8.38e4,
+    store_overlap=4.23,
+    overlap=6.01,
+)
+_WIDE: Final = Constants(
+    serial_us=0.00192,
+    fork_share=1.06,
+    fork_each_us=0.326,
+    barrier_each_us=0.0926,
+    own_bytes=1.83e6,
+    own_rate=2.04e5,
+    cache_share=0.764,
+    copy_share=1.97,
+    shared_part=0.0846,
+    sharpness=2.48,
+    line=0.392,
+    across=0.407,
     random=0.976,
-    in_place=0.487,
-    overlap=3.14,
+    in_place=0.361,
+    store_rate=1.12e5,
+    store_overlap=4.88,
+    overlap=4.0,
 )
 _SWIFT: Final = Constants(
-    serial_us=0.00407,
-    fork_share=0.46,
-    fork_each_us=0.21,
-    barrier_each_us=0.238,
-    own_bytes=9.68e5,
-    own_rate=2.73e5,
-    cache_share=0.862,
-    copy_share=1.01,
-    shared_part=1.54,
-    sharpness=3.16,
-    line=0.441,
-    across=0.828,
-    random=0.13,
-    in_place=0.0911,
-    overlap=3.08,
+    serial_us=0.00283,
+    fork_share=0.41,
+    fork_each_us=0.188,
+    barrier_each_us=0.203,
+    own_bytes=6.81e5,
+    own_rate=5.41e5,
+    cache_share=0.88,
+    copy_share=0.98,
+    shared_part=1.86,
+    sharpness=2.3,
+    line=0.33,
+    across=0.458,
+    random=0.114,
+    in_place=0.0975,
+    store_rate=2.38e5,
+    store_overlap=4.48,
+    overlap=2.65,
 )
 _KEEN: Final = Constants(
-    serial_us=0.00395,
-    fork_share=0.686,
-    fork_each_us=0.317,
-    barrier_each_us=0.218,
-    own_bytes=2.36e6,
-    own_rate=1.11e5,
-    cache_share=0.993,
-    copy_share=1.05,
-    shared_part=1.47,
-    sharpness=5.39,
-    line=0.304,
-    across=0.321,
+    serial_us=0.00123,
+    fork_share=0.655,
+    fork_each_us=0.3,
+    barrier_each_us=0.261,
+    own_bytes=2.27e6,
+    own_rate=3.28e5,
+    cache_share=0.967,
+    copy_share=1.04,
+    shared_part=1.44,
+    sharpness=2.84,
+    line=0.239,
+    across=0.202,
     random=0.148,
-    in_place=0.184,
-    overlap=5.28,
+    in_place=0.232,
+    store_rate=1.51e5,
+    store_overlap=3.88,
+    overlap=3.82,
 )
 #: By the name of the table of the processor that one is most like.
-_CONSTANTS: Final = {"narrow": _OLDER, "wide": _OLDER, "swift": _SWIFT, "keen": _KEEN}
+_CONSTANTS: Final = {"narrow": _NARROW, "wide": _WIDE, "swift": _SWIFT, "keen": _KEEN}
 _NS: Final = 1e-3
 
 
 def _part_above(amount: FloatArray, bound: FloatArray, sharpness: FloatArray) -> FloatArray:
     """How far an amount is beyond a bound: 0 well below, 1 well above."""
     result: FloatArray = 1.0 / (1.0 + (bound / np.maximum(amount, 1.0)) ** sharpness)
+    return result
+
+
+def _together(one: FloatArray, other: FloatArray, exponent: FloatArray) -> FloatArray:
+    """How long two things take that go on at a time, by how far they do."""
+    result: FloatArray = (one**exponent + other**exponent) ** (1.0 / exponent)
     return result
 
 
@@ -155,9 +190,10 @@ def cpu_parts(
         fitted("random") * amount("random_bytes") * threads / (workers * rate("device_gather"))
     )
 
+    stored = amount("written_contiguous") + amount("written_strided") + amount("written_other")
+    memory = _together(memory, stored / (workers * fitted("store_rate")), fitted("store_overlap"))
+
     work = _NS * amount("instructions") + amount("flops") / rate("device_flops")
-    together = (memory ** fitted("overlap") + work ** fitted("overlap")) ** (
-        1.0 / fitted("overlap")
-    )
+    together = _together(memory, work, fitted("overlap"))
     stretch = together / np.maximum(np.maximum(memory, work), 1e-12)
     return launch, memory * stretch, work * stretch

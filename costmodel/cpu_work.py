@@ -6,17 +6,18 @@ One :class:`Work` serves one problem on one device. What an operation costs stan
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.cpu_costs import body_cost, table_of
+from fusewise.costmodel.cpu_costs import body_cost, rootless, table_of
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops, main_of, nest_of, node_loops
 from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.meeting import Met
-from fusewise.costmodel.written_once import operations_of
+from fusewise.costmodel.written_once import operations_of, taken, taken_part
 from fusewise.schedule.problem import Access, Node, Problem
 
 #: The columns, in the order of :meth:`Work.columns`.
@@ -34,12 +35,16 @@ WORK: Final = (
     "each_worker",
     "loop_starts",
     "partial_vectors",
+    "borders",
+    "unforeseen",
 )
 
 
 #: How the time of an instruction grows with the bytes that it takes, where no table has its width.
 _WIDTH_EXPONENT: Final = 0.7
 _FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
+#: Elements beyond which a sum of fp32 goes by ``CascadeSumHelper``.
+_LONG_SUM: Final = 4096
 #: How fast what is remembered passes over into what is not.
 _SHARPNESS: Final = 3.0
 #: Quotients in an index, and remainders: of what, and by what.
@@ -77,6 +82,27 @@ class Move(NamedTuple):
     steps: tuple[int, ...]
 
 
+class Body(NamedTuple):
+    """What the body of a node costs in a turn of its loops, its loads and stores left out."""
+
+    cost: Cost
+    #: The same in tiles that are transposed.
+    in_tiles: Cost
+    #: Whether it is done once a row, whatever its length.
+    rests: bool
+
+    def of(self, nest: Nest) -> Cost:
+        """What it costs in ``nest``."""
+        return self.in_tiles if len(nest.tiled) > 1 else self.cost
+
+
+class InVectors(NamedTuple):
+    """What an access costs in a nest with vectors, and how much of that a lane waits at branches."""
+
+    cost: Cost
+    unforeseen: float = 0.0
+
+
 class Part(NamedTuple):
     """How much of what one node of a group does falls on the busiest thread."""
 
@@ -106,15 +132,10 @@ class Work:
         #: Time of an instruction over that of one of the table's width: wider ones do more.
         self._pace = (profile.vector_bytes / self._table.width) ** _WIDTH_EXPONENT
         self.loops = [node_loops(node, problem) for node in nodes]
-        self._costs = [
-            body_cost(
-                operations_of(node),
-                node.reduction_type if node.kind == "reduction" else None,
-                table=self._table.name,
-                still=loops.still,
-                resting=_rests(node, loops),
-            )
-            for node, loops in zip(nodes, self.loops, strict=True)
+        self._taken = [taken_part(node) for node in nodes]
+        self._bodies = [
+            self._body(node, loops, part, problem)
+            for node, loops, part in zip(nodes, self.loops, self._taken, strict=True)
         ]
         bools = {buffer.name for buffer in problem.buffers if buffer.dtype == "torch.bool"}
         self._unforeseen = _unforeseen(bools, problem)
@@ -139,9 +160,14 @@ class Work:
         for i, key, *_ in met.moving:
             moved[i].append(key)
         turns = whole = lane_by_lane = scalar = ends = partial = 0.0
+        borders = unforeseen = 0.0
         nests: dict[int, Nest] = {}
         for part in self.parts(ids, met.levels):
-            vector, lane, one, end, *_ = self._costs[part.node]
+            body = self._bodies[part.node]
+            vector, lane, one, end, *_ = body.of(part.nest)
+            if body.rests and part.nest.loops == self.loops[part.node].loops:
+                whole += one * self.loops[part.node].total / part.nest.loops[-1] / part.nest.workers
+                vector = lane = one = 0.0
             if id(part.nest) not in nests:
                 nests[id(part.nest)] = part.nest
                 vector += self._table.turn.vector
@@ -157,10 +183,13 @@ class Work:
                     continue
                 one += move.cost.scalar + move.looked_up.scalar
                 one += self._table.winding.scalar * move.winding
+                borders += _borders(move, part.nest, node)
                 if part.vectors:
                     more = self._in_vectors(move, part.nest, node)
-                    vector += more.vector
-                    lane += more.lane
+                    come = 1.0 if move.written else self._taken[part.node]
+                    vector += more.cost.vector * come
+                    lane += (more.cost.lane + more.unforeseen) * come
+                    unforeseen += part.lanes * more.unforeseen * come
             turns += part.vectors + part.scalars
             lane_by_lane += part.lanes * lane
             scalar += part.scalars * one
@@ -169,7 +198,7 @@ class Work:
             whole += part.vectors * vector
         whole += lane_by_lane + scalar + ends
         starts = sum(nest.starts for nest in nests.values())
-        whole += starts * self._table.start.vector
+        whole += starts * self._table.start.vector + borders * self._table.border.vector
         workers = max(nest.workers for nest in nests.values())
         return (
             workers,
@@ -185,7 +214,23 @@ class Work:
             fresh / workers,
             starts,
             partial,
+            borders,
+            unforeseen,
         )
+
+    def _body(self, node: Node, loops: NodeLoops, part: float, problem: Problem) -> Body:
+        operations = operations_of(node)
+        if part < 1.0:
+            operations = taken(operations, dict(node.ops)["masked"], part)
+        step = _step_of(node, problem)
+        spared, across = _resting(node, loops)
+        found = [
+            body_cost(
+                rootless(operations, of), step, table=self._table.name, still=loops.still
+            )
+            for of in (spared, across)
+        ]
+        return Body(found[0], found[1], _rests(node, loops))
 
     def _move(self, access: Access, written: bool, boolean: bool, loops: NodeLoops) -> Move:
         table = self._table
@@ -218,8 +263,8 @@ class Work:
         # Only outer loops, which threads share: each has lines of its own, or none has.
         return [self._table.atomic_shared] if step < _LINE_BYTES and self._threads > 1 else []
 
-    def _in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> Cost:
-        """What an access costs in a nest with vectors, by how it goes along these."""
+    def _in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> InVectors:
+        """By how it goes along the vectors."""
         step, turned, sought = 1, False, True
         if move.steps:
             at = nest.tiled[-1]
@@ -230,29 +275,29 @@ class Work:
                 step, sought = move.steps[-1], node.sought[-1]
         if move.gather and step == 0 and not sought:
             # What is looked up once a row.
-            return self._table.stay
+            return InVectors(self._table.stay)
         # One thread adds without locks, and what it adds to neighbours are vectors.
         if (move.atomic and self._threads > 1) or (move.gather and step != 1):
-            return Cost(lane=move.cost.lane + move.looked_up.lane)
+            return InVectors(Cost(lane=move.cost.lane + move.looked_up.lane))
         if move.winding and (node.loops != nest.loops or nest.tiled[-1] == len(nest.loops) - 1):
             each = self._table.jump.lane + self._table.winding.lane * move.winding
-            return Cost(lane=move.cost.lane + each)
+            return InVectors(Cost(lane=move.cost.lane + each))
         if step == 0 and not move.written:
-            return self._table.stay
+            return InVectors(self._table.stay)
         if step not in (0, 1) and not turned:
-            return Cost(lane=move.cost.lane + self._table.jump.lane)
+            return InVectors(Cost(lane=move.cost.lane + self._table.jump.lane))
         # Elements of two bytes beside wider ones fill half a vector.
         half = nest.lanes * _LOW_BYTES < self._vector_bytes and move.itemsize < _FLOAT_BYTES
         part = move.cost.part * nest.partial + move.cost.half * half
         if turned:
             low = move.itemsize == _LOW_BYTES
             part += (self._table.tile_low if low else self._table.tile).vector
-        lane = move.cost.lane
-        if move.unforeseen and not move.written:
-            # Each is a branch, which takes long where it goes the other way than was guessed.
-            known = (self._table.remembered * nest.workers / move.elements) ** _SHARPNESS
-            lane = lane + self._table.unforeseen.lane / (1.0 + known)
-        return move.cost._replace(vector=move.cost.vector + part, lane=lane)
+        cost = move.cost._replace(vector=move.cost.vector + part)
+        if not move.unforeseen:
+            return InVectors(cost)
+        # Each is a branch, which takes long where it goes the other way than was guessed.
+        known = (self._table.remembered * nest.workers / move.elements) ** _SHARPNESS
+        return InVectors(cost, self._table.unforeseen.lane / (1.0 + known))
 
     def parts(self, ids: Sequence[int], levels: Mapping[int, int]) -> list[Part]:
         """What the nodes of a group do, nest after nest."""
@@ -316,6 +361,40 @@ class Work:
         ]
 
 
+def _step_of(node: Node, problem: Problem) -> str | None:
+    """What a node does in a step of its reduction, by which that is known; None if it is none."""
+    if node.kind != "reduction":
+        return None
+    if node.reduction_type == "sum" and node.rnumel > _LONG_SUM:
+        buffers = (problem.buffer_by_name.get(write.buffer) for write in node.writes)
+        if any(buffer is not None and buffer.dtype == "torch.float32" for buffer in buffers):
+            return "cascade"
+    return node.reduction_type
+
+
+def _borders(move: Move, nest: Nest, node: NodeLoops) -> int:
+    """Stretches of what is stored that threads part within a line.
+
+    They do where the loop that they share goes along such a stretch, others go from one to the
+    next, and these do not all begin at a line.
+    """
+    if not move.written or nest.cut < 0 or node.loops != nest.loops or not move.steps:
+        return 0
+    step = abs(move.steps[nest.cut])
+    chunk = nest.lanes if nest.cut in nest.tiled else 1
+    if nest.loops[nest.cut] <= chunk:
+        return 0
+    others = [
+        (extent, abs(other))
+        for extent, other in zip(nest.loops, move.steps, strict=True)
+        if abs(other) > step
+    ]
+    within = 0 < step * move.itemsize < _LINE_BYTES
+    if not within or all(other * move.itemsize % _LINE_BYTES == 0 for _, other in others):
+        return 0
+    return math.prod(extent for extent, _ in others)
+
+
 def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
     """Those of the buffers ``flags``, of type bool, whose elements could be either as well.
 
@@ -353,7 +432,35 @@ def winding(access: Access, loops: Sequence[int]) -> int:
     return sum(last in part and by % _VECTOR != 0 for part, by in found)
 
 
+def _resting(node: Node, loops: NodeLoops) -> tuple[float, float]:
+    """How many of a node's roots are found once a row, and once a tile that is transposed.
+
+    Those of what stays as it is along the innermost loop, or along the loops around it: which of
+    its values a node takes the root of is not known, so where anything stays it is that. What
+    never moves is one value, of which one root is taken.
+    """
+    steps = [loops.steps.get((a.buffer, a.index), ()) for a in node.reads if a.kind != "gather"]
+    alone = sum(bool(each) and not any(each) for each in steps)
+    moving = [each for each in steps if any(each)]
+    along = math.inf if any(not each[-1] for each in moving) else float(alone)
+    across = math.inf if any(not all(each[:-1]) for each in moving) else along
+    return along, max(along, across)
+
+
 def _rests(node: Node, loops: NodeLoops) -> bool:
-    """Whether a node reads something that stays along its innermost loop, but not along others."""
-    steps = (loops.steps.get((a.buffer, a.index), ()) for a in node.reads if a.kind != "gather")
-    return any(each and not each[-1] and any(each) for each in steps)
+    """Whether a node does all but store once a row: nothing that it reads moves along one.
+
+    What is looked up by an index that is found once a row may move, then it is all that is done
+    with it.
+    """
+    if node.kind != "pointwise" or not node.reads or not loops.loops:
+        return False
+    for access in node.reads:
+        steps = loops.steps.get((access.buffer, access.index), ())
+        if access.kind == "gather":
+            if loops.sought[-1]:
+                return False
+        elif not steps or steps[-1]:
+            return False
+    positions = any(name == "index_expr" for name, _ in node.ops)
+    return not positions or any(access.kind == "gather" for access in node.reads)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 13
+FEATURES_VERSION: Final = 14
 
 
 class Feature(NamedTuple):
@@ -61,6 +61,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("each_worker", "log2 bytes", "distinct bytes of each thread"),
     Feature("loop_starts", "log2 turns", "times that the busiest thread starts an innermost loop"),
     Feature("partial_vectors", "log2 turns", "of its turns, those of vectors that are not full"),
+    Feature("borders", "log2 stretches", "stretches of what is stored that threads part"),
+    Feature("unforeseen", "log2 ns", "of the instructions, flags that could be either as well"),
     # Blocks of a Triton kernel, as far as they can be told beforehand; 0 on a CPU
     Feature("programs", "log2 blocks", "blocks that are launched"),
     Feature("turns", "log2 turns", "turns of the loop over the reduction in each block"),

@@ -38,10 +38,7 @@ _FARTHEST: Final = (-4.0, 1.5)
 #: Parameters that suit kernels of a CPU better than the estimator's own, which suit a GPU's: there
 #: are fewer of them, of several devices, and their times are noisier.
 _OF_CPUS: Final[Mapping[str, Any]] = {
-    "objective": "regression_l1",
-    "learning_rate": 0.05,
-    "min_child_samples": 30,
-    "num_leaves": 15,
+    "learning_rate": 0.06,
     "colsample_bytree": 0.7,
     "extra_trees": False,
     "n_estimators": 200,

@@ -1,7 +1,8 @@
-"""Which bytes a group writes where it read others, since nobody reads those later.
+"""Which bytes a group writes where it read others: nobody reads those later, or they are updated.
 
-Inductor gives such a result the memory of what was read. It takes no other room in a cache, so what
-is written is there already. Told from accesses and users alone, of any device.
+Inductor gives a result the memory of what was read last; what the program updates is stored where
+it was. Such a result takes no other room in a cache, so what is written is there already. Told from
+accesses and users alone, of any device.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ class Overwriting:
     def __init__(self, problem: Problem, nodes: Sequence[Node], rank: Mapping[str, int]) -> None:
         """``nodes`` in topological order; ``rank`` is the number of each by name."""
         self._over = [_overwritten(node, problem, rank) for node in nodes]
+        self._updates = [_updated(node, problem) for node in nodes]
 
     def bytes(self, ids: Sequence[int], met: Met) -> float:
         """Bytes that the group of the nodes ``ids``, ascending, writes where it read."""
-        if not any(self._over[i] for i in ids):
+        if not any(self._over[i] or self._updates[i] for i in ids):
             return 0.0
         inside = 0
         for i in ids:
             inside |= 1 << i
         later = ~(inside | ((1 << ids[0]) - 1))
-        moving = {key[0] for _, key, *_ in met.moving}
+        accesses = {key for _, key, *_ in met.moving}
+        moving = {buffer for buffer, _ in accesses}
         found = 0.0
         for i in ids:
+            for size, read, write in self._updates[i]:
+                if read in accesses and write in accesses:
+                    found += size
+                    break
             for size, read, write, users in self._over[i]:
                 if read in moving and write in moving and not users & later:
                     found += size
@@ -67,4 +74,22 @@ def _overwritten(
             continue
         readers = sum(1 << user for user in set(users) if user is not None)
         found.append((read.bytes, read.buffer, write.buffer, readers))
+    return found
+
+
+def _updated(
+    node: Node, problem: Problem
+) -> list[tuple[int, tuple[str, str], tuple[str, str]]]:
+    """Bytes that a node stores into older buffers; the access that reads each there, and its own.
+
+    Accesses are a buffer and an index.
+    """
+    found = []
+    for write in node.writes:
+        buffer = problem.buffer_by_name.get(write.buffer)
+        if write.kind != "atomic" and buffer is not None:
+            found += [
+                (write.bytes, (older, write.index), (write.buffer, write.index))
+                for older in buffer.aliases
+            ]
     return found

@@ -1,4 +1,4 @@
-"""What a loop body computes once though it is written out again and again.
+"""What a loop body computes once though it is written out again and again, or only here and there.
 
 A value that is inlined into several users stands in the body of a node once for each of them; the
 code generators find equal expressions and compute them once. A body is kept as counts alone, so how
@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from fusewise.schedule.problem import Node
+
+#: What tells the pieces of a concatenation apart.
+_CHOOSING = frozenset(("ge", "lt", "and_", "where", "masked", "index_expr"))
 
 #: Operations by name, with how often each is computed in one turn of the loops.
 Counts = tuple[tuple[str, float], ...]
@@ -40,3 +43,26 @@ def _operations(written: Sequence[tuple[str, int]], places: int, loops: int) -> 
     leaves = min(loads, places) + min(positions, loops)
     again = (loads + positions) / leaves if leaves else 1.0
     return tuple((name, max(count / again, min(count, 1.0))) for name, count in written)
+
+
+def taken_part(node: Node) -> float:
+    """Which part of its masked loads a node comes to at one place, as the pieces of a concatenation.
+
+    A body has all of them, each under a mask of its own, and where a whole vector is outside of a
+    mask nothing is computed under it. 1 where masks are no such pieces: those have a bound at each
+    end, two at most, and one is chosen among them.
+    """
+    counts = dict(node.ops)
+    pieces, choices = counts.get("masked", 0), counts.get("where", 0)
+    bounds = counts.get("ge", 0) + counts.get("lt", 0)
+    if choices >= pieces or bounds > 2 * pieces:
+        return 1.0
+    return (pieces - choices) / pieces
+
+
+def taken(operations: Counts, pieces: int, part: float) -> Counts:
+    """``operations`` where those of each of so many ``pieces`` are computed for a part of them."""
+    return tuple(
+        (name, count * part if count >= pieces and name not in _CHOOSING else count)
+        for name, count in operations
+    )

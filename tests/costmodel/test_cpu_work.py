@@ -110,7 +110,7 @@ def test_masks_of_a_window_are_found_once_a_row() -> None:
 
 
 def test_wide_vectors_take_longer_but_not_twice_as_long() -> None:
-    for name in ("add", "exp", "truediv"):
+    for name in ("add", "exp", "tanh"):
         narrow, wide = NARROW.operations[name].vector, WIDE.operations[name].vector
         assert narrow < wide < 2.5 * narrow
 
@@ -216,11 +216,101 @@ def test_flags_of_comparisons_could_be_either_as_well(
     assert (_column(_flags(problem, name), narrow, "lane_by_lane") > 2 * alike) is dear
 
 
-def test_roots_of_what_stays_along_a_vector_are_found_once_a_row() -> None:
-    ops = (("rsqrt", 1), ("mul", 2))
-    rests = body_cost(ops, None, table="wide", resting=True)
-    assert rests.vector == pytest.approx(2 * WIDE.operations["mul"].vector)
-    assert rests.vector < body_cost(ops, None, table="wide").vector
+@pytest.mark.parametrize(
+    ("loops", "index", "written", "dear"),
+    [
+        ((1024, 512), "i0 : 524288", "i0 : 524288", True),
+        # The same along a row, for all rows, and for all elements.
+        ((1024, 512), "i0 : 1024", "i0 : 524288", False),
+        ((1024, 512), "i0 : 512", "i0 : 524288", True),
+        ((1024, 512), "0 : ", "i0 : 524288", False),
+        # Along the other side of a tile that is transposed: once for all of its rows.
+        ((1024, 512), "i0 : 512", "i0 + 1024*i1 : 1024, 512", False),
+    ],
+)
+def test_roots_are_found_where_what_they_are_of_moves(
+    narrow: DeviceProfile, loops: tuple[int, ...], index: str, written: str, dear: bool
+) -> None:
+    n = math.prod(loops)
+    data = _access("contiguous", f"i0 : {n}", n, 1, "d")
+    read = _access("broadcast", index, n, 1)
+    problem = _problem((loops, ()), read, _access("strided", written, n, 1, "b"))
+
+    def instructions(name: str) -> float:
+        ops = (("load", 2), (name, 1), ("mul", 1), ("store", 1))
+        node = msgspec.structs.replace(problem.nodes[0], reads=(read, data), ops=ops)
+        return _column(msgspec.structs.replace(problem, nodes=(node,)), narrow, "instructions")
+
+    more = instructions("rsqrt") - instructions("mul")
+    each = NARROW.operations["rsqrt"].vector - NARROW.operations["mul"].vector
+    assert (more > 0.5 * each * n / 8 / 2) is dear
+
+
+def test_what_does_not_move_along_a_row_is_done_once_a_row(narrow: DeviceProfile) -> None:
+    n = 1024 * 512
+
+    def instructions(index: str) -> float:
+        read = _access("broadcast", index, n, 1)
+        written = _access("contiguous", f"i0 : {n}", n, 1, "b")
+        problem = _problem(((1024, 512), ()), read, written)
+        ops = (("exp", 1), ("load", 1), ("store", 1))
+        node = msgspec.structs.replace(problem.nodes[0], ops=ops)
+        return _column(msgspec.structs.replace(problem, nodes=(node,)), narrow, "instructions")
+
+    assert instructions("i0 : 512") == pytest.approx(instructions(f"i0 : {n}"))
+    assert 0 < instructions("i0 : 1024") < instructions(f"i0 : {n}") / 3
+
+
+def test_long_sums_of_fp32_are_cascades(profile: DeviceProfile) -> None:
+    """Those of other elements, and shorter ones, add up in a register."""
+    table = table_of(profile)
+
+    def each(length: int, dtype: str) -> float:
+        read = _access("contiguous", f"i0 : {64 * length}", 64 * length, 1)
+        problem = _problem(((64,), (length,)), read, _access("contiguous", "i0 : 64", 64, 1, "b"))
+        buffers = tuple(
+            msgspec.structs.replace(buffer, dtype=dtype) if buffer.name == "b" else buffer
+            for buffer in problem.buffers
+        )
+        changed = msgspec.structs.replace(problem, buffers=buffers)
+        return _column(changed, profile, "instructions") / length
+
+    step = table.steps["cascade"].vector - table.steps["sum"].vector
+    assert step > 0
+    assert each(8192, "torch.float32") > each(8192, "torch.bfloat16")
+    assert each(4096, "torch.float32") == pytest.approx(each(4096, "torch.bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("loops", "written", "found"),
+    [
+        # 1040 rows of 49 elements, which two threads part among them.
+        ((49, 1040), "i0 + 49*i1 : 49, 1040", 1040),
+        # Each begins at a line, and is parted at one.
+        ((64, 1040), "i0 + 64*i1 : 64, 1040", 0),
+        # What threads share goes from row to row.
+        ((1040, 49), "i0 : 50960", 0),
+        # One thread has it all.
+        ((8, 1040), "i0 + 8*i1 : 8, 1040", 0),
+    ],
+)
+def test_threads_meet_in_lines_that_they_part(
+    narrow: DeviceProfile, loops: tuple[int, ...], written: str, found: int
+) -> None:
+    n = math.prod(loops)
+    read = _access("contiguous", f"i0 : {n}", n, 1)
+    stride = 1 if "i1" not in written else loops[0]
+    problem = _problem((loops, ()), read, _access("strided", written, n, stride, "b"))
+    assert _column(problem, narrow, "borders") == pytest.approx(found)
+
+
+def test_flags_that_could_be_either_are_told_apart(narrow: DeviceProfile) -> None:
+    n = 1 << 20
+    read = _access("contiguous", f"i0 : {n}", n, 1)
+    problem = _problem(((n,), ()), read, _access("contiguous", f"i0 : {n}", n, 1, "b"))
+    assert _column(_flags(problem, "eq"), narrow, "unforeseen") == 0
+    unforeseen = _column(_flags(problem, "le"), narrow, "unforeseen")
+    assert 0 < unforeseen < _column(_flags(problem, "le"), narrow, "lane_by_lane")
 
 
 @pytest.mark.parametrize(

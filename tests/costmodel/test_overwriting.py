@@ -77,3 +77,33 @@ def test_a_result_in_the_place_of_what_was_read_stays_in_the_cache(
     over, beside = (_features(doubling(later=later), gpu) for later in (False, True))
     assert over[0, COLUMN["cache_fill"]] < beside[0, COLUMN["cache_fill"]]
     assert roofline_us(over) < 0.8 * roofline_us(beside)
+
+
+@pytest.mark.parametrize(("along", "found"), [(True, 4 * _ELEMENTS), (False, 0)])
+def test_what_is_updated_is_written_where_it_was(
+    make_node: Callable[..., Node], gpu: DeviceProfile, along: bool, found: int
+) -> None:
+    """A parameter that is read, and stored again at the same place."""
+    size = 4 * _ELEMENTS
+
+    def access(buffer: str, index: str = f"i0 : {_ELEMENTS}") -> Access:
+        return Access(buffer, "contiguous", _ELEMENTS, size, 4, 1, index)
+
+    ops = (("load", 1), ("mul", 1), ("store", 1))
+    read = access("p") if along else access("p", f"{_ELEMENTS - 1} - i0 : {_ELEMENTS}")
+    waits = Access("p", "opaque", 0, size, 4, 0, "*")
+    nodes = (
+        make_node("op0", _ELEMENTS, (read,), (access("a"),), ops, device="cuda"),
+        make_node("op1", _ELEMENTS, (access("a"), waits), (access("b"),), ops, device="cuda"),
+    )
+    buffers = (
+        Buffer("p", size, "torch.float32", True, False, ("op0", "op1")),
+        Buffer("a", size, "torch.float32", False, False, ("op1",)),
+        Buffer("b", size, "torch.float32", False, True, (), ("p",)),
+    )
+    problem = Problem("update", "inference", nodes, buffers, (), ())
+    together = Featurizer(problem, gpu).group(["op0", "op1"])
+    assert 2.0 ** together[COLUMN["in_place"]] - 1.0 == pytest.approx(found)
+    # The copy alone reads something else.
+    alone = Featurizer(problem, gpu).group(["op1"])
+    assert alone[COLUMN["in_place"]] == 0

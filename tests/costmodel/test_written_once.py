@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fusewise.costmodel.written_once import operations_of
+from fusewise.costmodel.written_once import operations_of, taken, taken_part
 from fusewise.schedule.problem import Access, Node
 
 _READS = tuple(Access(f"in{i}", "contiguous", 64, 256, 4, 1, "i0 : 64") for i in range(2))
@@ -40,3 +40,33 @@ def test_places_that_are_looked_up_are_computed_once(make_node: Callable[..., No
     node = make_node("op0", 64, (looked_up,), _WRITES, ops, ranges=((8, 8), ()))
     # One load and two positions are all that there is to start from.
     assert operations_of(node) == (("index_expr", 2.5), ("add", 3), ("load", 1))
+
+
+@pytest.mark.parametrize(
+    ("ops", "part"),
+    [
+        # Four pieces side by side, each of which has its own bounds but the first and the last.
+        ((("and_", 2), ("ge", 4), ("lt", 4), ("masked", 4), ("where", 3)), 0.25),
+        # Two halves, twice.
+        ((("ge", 4), ("lt", 4), ("masked", 4), ("where", 2)), 0.5),
+        # A window, of which all is read; a margin that something else stands in; no mask at all.
+        ((("ge", 18), ("lt", 18), ("masked", 9), ("maximum", 8)), 1.0),
+        ((("ge", 1), ("lt", 1), ("masked", 2), ("where", 2)), 1.0),
+        ((("exp", 1), ("lt", 1), ("where", 1)), 1.0),
+    ],
+)
+def test_of_pieces_side_by_side_a_place_has_one(
+    make_node: Callable[..., Node], ops: tuple[tuple[str, int], ...], part: float
+) -> None:
+    assert taken_part(make_node("op0", 64, _READS, _WRITES, ops)) == part
+
+
+def test_what_all_pieces_have_is_computed_for_one() -> None:
+    ops = (("tanh", 4.0), ("exp", 1.0), ("ge", 4.0), ("masked", 4.0), ("where", 3.0))
+    assert dict(taken(ops, 4, 0.25)) == {
+        "tanh": 1.0,
+        "exp": 1.0,
+        "ge": 4.0,
+        "masked": 4.0,
+        "where": 3.0,
+    }
