@@ -33,8 +33,8 @@ class Overwriting:
         moving = {buffer for buffer, _ in accesses}
         found = 0.0
         for i in ids:
-            for size, read, write in self._updates[i]:
-                if read in accesses and write in accesses:
+            for size, older, newer in self._updates[i]:
+                if older in accesses and newer in accesses:
                     found += size
                     break
             for size, read, write, users in self._over[i]:
@@ -77,9 +77,7 @@ def _overwritten(
     return found
 
 
-def _updated(
-    node: Node, problem: Problem
-) -> list[tuple[int, tuple[str, str], tuple[str, str]]]:
+def _updated(node: Node, problem: Problem) -> list[tuple[int, tuple[str, str], tuple[str, str]]]:
     """Bytes that a node stores into older buffers; the access that reads each there, and its own.
 
     Accesses are a buffer and an index.

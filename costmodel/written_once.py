@@ -46,7 +46,7 @@ def _operations(written: Sequence[tuple[str, int]], places: int, loops: int) -> 
 
 
 def taken_part(node: Node) -> float:
-    """Which part of its masked loads a node comes to at one place, as the pieces of a concatenation.
+    """Which part of its masked loads a node comes to at a place: one piece of a concatenation.
 
     A body has all of them, each under a mask of its own, and where a whole vector is outside of a
     mask nothing is computed under it. 1 where masks are no such pieces: those have a bound at each

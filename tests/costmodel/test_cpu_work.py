@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fusewise.costmodel.cpu_accesses import winding
 from fusewise.costmodel.cpu_costs import TABLES, body_cost, table_of
 from fusewise.costmodel.cpu_loops import nest_of, node_loops
 from fusewise.costmodel.cpu_tables import NARROW, SWIFT, WIDE, Table
-from fusewise.costmodel.cpu_work import winding
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer

@@ -1,0 +1,206 @@
+"""What loads and stores of nodes cost in C++ loops, by how they go along vectors and threads.
+
+One :class:`Accesses` serves one problem on one device. What an access costs by itself stands in a
+table of ``cpu_tables``. Nothing here knows bandwidths, or what is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence, Set
+from typing import Final, NamedTuple
+
+from fusewise.costmodel.cpu_loops import Nest, NodeLoops
+from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost, Table
+from fusewise.schedule.problem import Access, Node, Problem
+
+_FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
+#: How fast what is remembered passes over into what is not.
+_SHARPNESS: Final = 3.0
+#: Quotients in an index, and remainders: of what, and by what.
+_QUOTIENTS: Final = re.compile(r"([^()]*)//(\d+)")
+_REMAINDERS: Final = re.compile(r"ModularIndexing\(([^(),]*(?:\([^()]*\))?[^(),]*), (\d+), (\d+)\)")
+#: Elements of the widest vectors of four bytes.
+_VECTOR: Final = 16
+#: Sizes of the loops in an index.
+_SIZES: Final = re.compile(r" : (\d+(?:, \d+)*)$")
+#: Names of flags that a graph gets: comparisons of another graph, but dropout's, which are mostly
+#: true.
+_COMPARED: Final = re.compile(r"(le|lt|ge)(_|$)")
+_COMPARISONS: Final = frozenset({"le", "lt", "ge", "gt"})
+_RANDOM: Final = frozenset(CLASSES["random"].split())
+
+
+class Move(NamedTuple):
+    """An access of a node."""
+
+    cost: Cost
+    written: bool
+    #: Whether its place is looked up, and whether others may add to it at the same time; what
+    #: that costs beside.
+    gather: bool
+    atomic: bool
+    looked_up: Cost
+    #: Bytes of an element, and how many elements there are.
+    itemsize: int
+    elements: int
+    #: Whether its elements are of type bool and could be either as well.
+    unforeseen: bool
+    #: Quotients and remainders of the innermost loop in its index: no neighbours lie along that.
+    winding: int
+    #: Elements from one turn of each of the node's loops to the next; empty where unknown.
+    steps: tuple[int, ...]
+
+
+class InVectors(NamedTuple):
+    """What an access costs in a nest with vectors, and how long each lane waits at its branch."""
+
+    cost: Cost
+    unforeseen: float = 0.0
+
+
+class Accesses:
+    """Loads and stores of one problem's nodes."""
+
+    def __init__(self, problem: Problem, table: Table, *, threads: int, vector_bytes: int) -> None:
+        self._table = table
+        self._threads = threads
+        self._vector_bytes = vector_bytes
+        self._flags = {each.name for each in problem.buffers if each.dtype == "torch.bool"}
+        self._unforeseen = _unforeseen(self._flags, problem)
+
+    def moves(self, node: Node, loops: NodeLoops) -> Mapping[tuple[str, str], Move]:
+        """The accesses of a node, by buffer and index."""
+        return {
+            (access.buffer, access.index): self._move(access, written, loops)
+            for accesses, written in ((node.reads, False), (node.writes, True))
+            for access in accesses
+        }
+
+    def _move(self, access: Access, written: bool, loops: NodeLoops) -> Move:
+        table = self._table
+        costs = table.stores if written else table.loads
+        more = table.gather if access.kind == "gather" else FREE
+        if access.kind == "atomic":
+            more = table.atomic_low if access.itemsize == _LOW_BYTES else table.atomic
+            for add in self._spread(access, loops):
+                more = more._replace(lane=more.lane + add.lane, scalar=more.scalar + add.scalar)
+        return Move(
+            costs.get(0 if access.buffer in self._flags else access.itemsize, costs[8]),
+            written,
+            access.kind == "gather",
+            access.kind == "atomic",
+            more,
+            access.itemsize,
+            max(access.bytes // max(access.itemsize, 1), 1),
+            access.buffer in self._unforeseen,
+            winding(access, loops.loops),
+            loops.steps.get((access.buffer, access.index), ()),
+        )
+
+    def _spread(self, access: Access, loops: NodeLoops) -> list[Cost]:
+        """What atomic additions cost more, by the loops that tell their place beside the lookup."""
+        named = _SIZES.search(access.index)
+        known = [int(size) for size in named[1].split(",")] if named else []
+        step = access.stride * access.itemsize
+        if not loops.loops or not known or known[-1] == loops.loops[-1]:
+            return [self._table.atomic_far] if step >= _LINE_BYTES else []
+        # Only outer loops, which threads share: each has lines of its own, or none has.
+        return [self._table.atomic_shared] if step < _LINE_BYTES and self._threads > 1 else []
+
+    def in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> InVectors:
+        """What an access costs in a nest with vectors, by how it goes along these."""
+        step, turned, sought = 1, False, True
+        if move.steps:
+            at = nest.tiled[-1]
+            if node.loops == nest.loops:
+                step, sought = move.steps[at], node.sought[at]
+                turned = len(nest.tiled) > 1 and step > 1 and move.steps[nest.tiled[0]] == 1
+            elif at == len(nest.loops) - 1:
+                step, sought = move.steps[-1], node.sought[-1]
+        if move.gather and step == 0 and not sought:
+            # What is looked up once a row.
+            return InVectors(self._table.stay)
+        # One thread adds without locks, and what it adds to neighbours are vectors.
+        if (move.atomic and self._threads > 1) or (move.gather and step != 1):
+            return InVectors(Cost(lane=move.cost.lane + move.looked_up.lane))
+        if move.winding and (node.loops != nest.loops or nest.tiled[-1] == len(nest.loops) - 1):
+            each = self._table.jump.lane + self._table.winding.lane * move.winding
+            return InVectors(Cost(lane=move.cost.lane + each))
+        if step == 0 and not move.written:
+            return InVectors(self._table.stay)
+        if step not in (0, 1) and not turned:
+            return InVectors(Cost(lane=move.cost.lane + self._table.jump.lane))
+        # Elements of two bytes beside wider ones fill half a vector.
+        half = nest.lanes * _LOW_BYTES < self._vector_bytes and move.itemsize < _FLOAT_BYTES
+        part = move.cost.part * nest.partial + move.cost.half * half
+        if turned:
+            low = move.itemsize == _LOW_BYTES
+            part += (self._table.tile_low if low else self._table.tile).vector
+        cost = move.cost._replace(vector=move.cost.vector + part)
+        if not move.unforeseen:
+            return InVectors(cost)
+        # Each is a branch, which takes long where it goes the other way than was guessed.
+        known = (self._table.remembered * nest.workers / move.elements) ** _SHARPNESS
+        return InVectors(cost, self._table.unforeseen.lane / (1.0 + known))
+
+
+def borders(move: Move, nest: Nest, node: NodeLoops) -> int:
+    """Stretches of what is stored that threads part within a line.
+
+    They do where the loop that they share goes along such a stretch, others go from one to the
+    next, and these do not all begin at a line.
+    """
+    if not move.written or nest.cut < 0 or node.loops != nest.loops or not move.steps:
+        return 0
+    step = abs(move.steps[nest.cut])
+    chunk = nest.lanes if nest.cut in nest.tiled else 1
+    if nest.loops[nest.cut] <= chunk:
+        return 0
+    others = [
+        (extent, abs(other))
+        for extent, other in zip(nest.loops, move.steps, strict=True)
+        if abs(other) > step
+    ]
+    within = 0 < step * move.itemsize < _LINE_BYTES
+    if not within or all(other * move.itemsize % _LINE_BYTES == 0 for _, other in others):
+        return 0
+    return math.prod(extent for extent, _ in others)
+
+
+def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
+    """Those of the buffers ``flags``, of type bool, whose elements could be either as well.
+
+    As far as can be told these are comparisons of data. Of equalities, masks and dropout's flags
+    most are alike.
+    """
+    found = {name for name in flags if _COMPARED.match(name)}
+    drawn: set[str] = set()
+    for node in problem.nodes:
+        names = {name for name, _ in node.ops}
+        written = {access.buffer for access in node.writes}
+        if names & _RANDOM:
+            drawn |= written
+        elif names & _COMPARISONS and drawn.isdisjoint(access.buffer for access in node.reads):
+            found |= flags & written
+    return found
+
+
+def winding(access: Access, loops: Sequence[int]) -> int:
+    """Quotients and remainders of the innermost of ``loops`` in an index that no vector keeps to.
+
+    Where whole vectors have one quotient their elements are neighbours to the compiler
+    (``simplify_index_in_vec_range``).
+    """
+    text, _, sizes = access.index.partition(" : ")
+    if not loops or ("(" not in text and "//" not in text):
+        return 0
+    if sizes.rpartition(",")[2].strip() != str(loops[-1]):
+        return 0
+    last = f"i{sizes.count(',')}"
+    found = [(part, int(by)) for part, by in _QUOTIENTS.findall(text)]
+    found += [
+        (part, int(by) if by != "1" else int(of)) for part, by, of in _REMAINDERS.findall(text)
+    ]
+    return sum(last in part and by % _VECTOR != 0 for part, by in found)

@@ -1,0 +1,99 @@
+"""What the body of a node costs in C++ loops: what of it is done in each turn, what once a row.
+
+Told from what a node reads and how that moves along its loops. Loads and stores are
+``cpu_accesses``'; what an operation costs stands in a table of ``cpu_tables``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from fusewise.costmodel.cpu_costs import body_cost, rootless
+from fusewise.costmodel.cpu_loops import Nest, NodeLoops
+from fusewise.costmodel.cpu_tables import Cost
+from fusewise.costmodel.written_once import operations_of, taken
+from fusewise.schedule.problem import Node, Problem
+
+#: Elements beyond which a sum of fp32 goes by ``CascadeSumHelper``.
+_LONG_SUM: Final = 4096
+
+
+class Body(NamedTuple):
+    """What the body of a node costs in a turn of its loops, its loads and stores left out."""
+
+    cost: Cost
+    #: The same in tiles that are transposed.
+    in_tiles: Cost
+    #: Whether it is done once a row, whatever its length.
+    rests: bool
+
+    def of(self, nest: Nest) -> Cost:
+        """What it costs in ``nest``."""
+        return self.in_tiles if len(nest.tiled) > 1 else self.cost
+
+
+def body_of(node: Node, loops: NodeLoops, problem: Problem, *, part: float, table: str) -> Body:
+    """What the body of ``node`` costs.
+
+    Args:
+        node: of ``problem``.
+        loops: its own.
+        problem: tells what its results are.
+        part: of its masked loads that it comes to at a place.
+        table: the name of the one that counts.
+    """
+    operations = operations_of(node)
+    if part < 1.0:
+        operations = taken(operations, dict(node.ops)["masked"], part)
+    step = _step_of(node, problem)
+    along, across = (
+        body_cost(rootless(operations, spared), step, table=table, still=loops.still)
+        for spared in _resting(node, loops)
+    )
+    return Body(along, across, _rests(node, loops))
+
+
+def _step_of(node: Node, problem: Problem) -> str | None:
+    """What a node does in a step of its reduction, by which that is known; None if it is none."""
+    if node.kind != "reduction":
+        return None
+    if node.reduction_type == "sum" and node.rnumel > _LONG_SUM:
+        buffers = (problem.buffer_by_name.get(write.buffer) for write in node.writes)
+        if any(buffer is not None and buffer.dtype == "torch.float32" for buffer in buffers):
+            return "cascade"
+    return node.reduction_type
+
+
+def _resting(node: Node, loops: NodeLoops) -> tuple[float, float]:
+    """How many of a node's roots are found once a row, and once a tile that is transposed.
+
+    Those of what stays as it is along the innermost loop, or along the loops around it: which of
+    its values a node takes the root of is not known, so where anything stays it is that. What
+    never moves is one value, of which one root is taken.
+    """
+    steps = [loops.steps.get((a.buffer, a.index), ()) for a in node.reads if a.kind != "gather"]
+    alone = sum(bool(each) and not any(each) for each in steps)
+    moving = [each for each in steps if any(each)]
+    along = math.inf if any(not each[-1] for each in moving) else float(alone)
+    across = math.inf if any(not all(each[:-1]) for each in moving) else along
+    return along, max(along, across)
+
+
+def _rests(node: Node, loops: NodeLoops) -> bool:
+    """Whether a node does all but store once a row: nothing that it reads moves along one.
+
+    What is looked up by an index that is found once a row may move, then it is all that is done
+    with it.
+    """
+    if node.kind != "pointwise" or not node.reads or not loops.loops:
+        return False
+    for access in node.reads:
+        steps = loops.steps.get((access.buffer, access.index), ())
+        if access.kind == "gather":
+            if loops.sought[-1]:
+                return False
+        elif not steps or steps[-1]:
+            return False
+    positions = any(name == "index_expr" for name, _ in node.ops)
+    return not positions or any(access.kind == "gather" for access in node.reads)
