@@ -64,6 +64,7 @@ class Accesses:
     """Loads and stores of one problem's nodes."""
 
     def __init__(self, problem: Problem, table: Table, *, threads: int, vector_bytes: int) -> None:
+        """``table`` is of the processor; ``vector_bytes`` are what an instruction takes there."""
         self._table = table
         self._threads = threads
         self._vector_bytes = vector_bytes
