@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from fusewise.costmodel.cpu_costs import body_cost, rootless
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import Cost
-from fusewise.costmodel.written_once import operations_of, taken
+from fusewise.costmodel.written_once import operations_of, taken, taken_part
 from fusewise.schedule.problem import Node, Problem
 
 #: Elements beyond which a sum of fp32 goes by ``CascadeSumHelper``.
@@ -27,23 +27,24 @@ class Body(NamedTuple):
     in_tiles: Cost
     #: Whether it is done once a row, whatever its length.
     rests: bool
+    #: Part of the node's masked loads that it comes to at a place.
+    taken: float
 
     def of(self, nest: Nest) -> Cost:
         """What it costs in ``nest``."""
         return self.in_tiles if len(nest.tiled) > 1 else self.cost
 
 
-def body_of(node: Node, loops: NodeLoops, problem: Problem, *, part: float, table: str) -> Body:
+def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
     """What the body of ``node`` costs.
 
     Args:
         node: of ``problem``.
         loops: its own.
         problem: tells what its results are.
-        part: of its masked loads that it comes to at a place.
         table: the name of the one that counts.
     """
-    operations = operations_of(node)
+    operations, part = operations_of(node), taken_part(node)
     if part < 1.0:
         operations = taken(operations, dict(node.ops)["masked"], part)
     step = _step_of(node, problem)
@@ -51,7 +52,7 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, *, part: float, tabl
         body_cost(rootless(operations, spared), step, table=table, still=loops.still)
         for spared in _resting(node, loops)
     )
-    return Body(along, across, _rests(node, loops))
+    return Body(along, across, _rests(node, loops), part)
 
 
 def _step_of(node: Node, problem: Problem) -> str | None:

@@ -85,7 +85,6 @@ class Nest(NamedTuple):
     steps: float
     #: Threads that share it evenly; 1 where it is not shared.
     workers: float
-    shared: bool
     #: Whether vectors lie along what is reduced.
     reduced: bool
     #: Part of the vectors that are not full: ends of rows.
@@ -94,6 +93,11 @@ class Nest(NamedTuple):
     starts: float = 1.0
     #: The innermost of the loops that threads share; -1 where none is.
     cut: int = -1
+
+    @property
+    def shared(self) -> bool:
+        """Whether several threads share it."""
+        return self.cut >= 0
 
 
 def node_loops(node: Node, problem: Problem) -> NodeLoops:
@@ -167,7 +171,7 @@ def nest_of(
     main = main_of(nodes)
     loops = main.loops
     if not loops:
-        return Nest(loops, (), 1, float(main.total), 1.0, False, False)
+        return Nest(loops, (), 1, float(main.total), 1.0, False)
     along, jumps = list(main.along), list(main.jumps)
     for node in nodes:
         if node is not main and node.loops == loops:
@@ -199,7 +203,6 @@ def nest_of(
         lanes if tiled else 1,
         steps,
         workers,
-        cut >= 0,
         reduced,
         partial,
         starts,

@@ -17,7 +17,6 @@ from fusewise.costmodel.cpu_costs import table_of
 from fusewise.costmodel.cpu_loops import Nest, main_of, nest_of, node_loops
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.meeting import Met
-from fusewise.costmodel.written_once import taken_part
 from fusewise.schedule.problem import Node, Problem
 
 #: The columns, in the order of :meth:`Work.columns`.
@@ -74,10 +73,9 @@ class Work:
         #: Time of an instruction over that of one of the table's width: wider ones do more.
         self._pace = (profile.vector_bytes / self._table.width) ** _WIDTH_EXPONENT
         self.loops = [node_loops(node, problem) for node in nodes]
-        self._taken = [taken_part(node) for node in nodes]
         self._bodies = [
-            body_of(node, loops, problem, part=part, table=self._table.name)
-            for node, loops, part in zip(nodes, self.loops, self._taken, strict=True)
+            body_of(node, loops, problem, self._table.name)
+            for node, loops in zip(nodes, self.loops, strict=True)
         ]
         self._accesses = Accesses(
             problem, self._table, threads=self._threads, vector_bytes=self._vector_bytes
@@ -101,16 +99,15 @@ class Work:
         parted = unforeseen = 0.0
         nests: dict[int, Nest] = {}
         for part in self.parts(ids, met.levels):
-            body = self._bodies[part.node]
+            body, node = self._bodies[part.node], self.loops[part.node]
             vector, lane, one, end, *_ = body.of(part.nest)
-            if body.rests and part.nest.loops == self.loops[part.node].loops:
-                whole += one * self.loops[part.node].total / part.nest.loops[-1] / part.nest.workers
+            if body.rests and part.nest.loops == node.loops:
+                whole += one * node.total / part.nest.loops[-1] / part.nest.workers
                 vector = lane = one = 0.0
             if id(part.nest) not in nests:
                 nests[id(part.nest)] = part.nest
                 vector += self._table.turn.vector
                 one += self._table.turn.scalar
-            node = self.loops[part.node]
             for key in moved.get(part.node, ()):
                 move = self._moves[part.node].get(key)
                 if move is None:
@@ -124,7 +121,7 @@ class Work:
                 parted += borders(move, part.nest, node)
                 if part.vectors:
                     more = self._accesses.in_vectors(move, part.nest, node)
-                    come = 1.0 if move.written else self._taken[part.node]
+                    come = 1.0 if move.written else body.taken
                     vector += more.cost.vector * come
                     lane += (more.cost.lane + more.unforeseen) * come
                     unforeseen += part.lanes * more.unforeseen * come
