@@ -142,7 +142,8 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         along=tuple(along),
         jumps=tuple(jumps),
         steps=moves,
-        still=many and still,
+        still=(many and still)
+        or _told_by_outer(node, [moves.get((a.buffer, a.index)) for a in node.reads]),
         sought=sought_along(node, problem, moves, len(loops)),
         operations=sum(
             count
@@ -150,6 +151,20 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
             if name not in _NO_OPERATION and not name.startswith("masked_subblock")
         ),
     )
+
+
+def _told_by_outer(node: Node, read: Sequence[tuple[int, ...] | None]) -> bool:
+    """Whether positions in an outer loop, along which nothing is read, tell where results lie.
+
+    So it is with gradients of a slice: everywhere but in one place they are 0.
+    """
+    counts = dict(node.ops)
+    positions = counts.get("index_expr", 0)
+    compared = sum(counts.get(name, 0) for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+    if not positions or compared > positions or not all(read):
+        return False
+    moved = [any(steps) for steps in zip(*read, strict=True)]
+    return len(moved) > 1 and moved[-1] and not all(moved)
 
 
 def main_of(nodes: Sequence[NodeLoops]) -> NodeLoops:

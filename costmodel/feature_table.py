@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 14
+FEATURES_VERSION: Final = 15
 
 
 class Feature(NamedTuple):

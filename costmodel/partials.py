@@ -22,6 +22,7 @@ from fusewise.costmodel.operations import (
     PLAIN_REDUCTIONS,
     operation_class,
     operation_weight,
+    shared_by_angles,
 )
 from fusewise.costmodel.written_once import operations_of
 from fusewise.schedule.problem import Access, Node
@@ -86,6 +87,7 @@ SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
 #: divisions of 32 bits that takes: offsets are of 64 bits.
 _OFFSETS: Final = "low_memory_max_pool_offsets_to_indices"
 _OF_OFFSET: Final = 12.0
+_TRANSCENDENTAL: Final = CLASSES.index("transcendental")
 
 
 def node_sums(node: Node, threads: int) -> list[float]:
@@ -93,10 +95,12 @@ def node_sums(node: Node, threads: int) -> list[float]:
     iterations = float(node.numel * node.rnumel)
     operations = [0.0] * len(CLASSES)
     weight = _weights(node)
-    for name, count in operations_of(node):
+    counts = operations_of(node)
+    for name, count in counts:
         which = operation_class(name)
         if which >= 0:
             operations[which] += count * iterations * weight(name)
+    operations[_TRANSCENDENTAL] -= iterations * shared_by_angles(dict(counts))
     reduction = node.kind == "reduction"
     plain = reduction and node.reduction_type in PLAIN_REDUCTIONS
     index = reduction and node.reduction_type in INDEX_REDUCTIONS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 #: Version of the files' columns and of the text that problems are written as.
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 #: Table of the kernels that were timed with several block sizes, which not all datasets have.
 BLOCKS: Final = "blocks"
@@ -80,6 +80,12 @@ PUBLISHED: Final[dict[str, tuple[Column, ...]]] = {
             "VARCHAR",
             "",
             "block sizes and warps that it ran with, on a GPU; empty where they were not kept",
+        ),
+        Column(
+            "passes",
+            "INTEGER",
+            "count",
+            "moments that each measurement looked at it, seconds apart; 0 where it never ran",
         ),
         Column("compiler_us", "FLOAT", "µs", "the compiler's own estimate; empty for none"),
         *_STATUS,

@@ -118,7 +118,11 @@ def _measurements(
         (dataset.name, subject, subject_id, row["graph_key"], row["device_key"], str(row["status"]))
     )
     low, high = row["low_us"], row["high_us"]
-    clock = {"dataset": dataset.name} | ({"config": row["config"]} if row.get("config") else {})
+    clock: dict[str, object] = {"dataset": dataset.name}
+    if row.get("config"):
+        clock["config"] = row["config"]
+    if row.get("passes", 0) > 1:
+        clock["passes"] = row["passes"]
     count = row["measurements"]
     each, over = divmod(row["rounds"], count)
     for number, median_us in enumerate(_repeated(row["median_us"], row["repeat_range"], count)):

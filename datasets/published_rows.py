@@ -73,7 +73,8 @@ _OUT: Final = {
         SELECT m.subject_id AS signature, {threads("d", "m")} AS threads, g.key AS graph_key,
                from_json(k.nodes, '["VARCHAR"]') AS nodes, g.family, g.source, s.value AS split,
                coalesce(c.value, 'unknown') AS kernel_class, k.features_version, k.features,
-               coalesce(m.config, '') AS config, k.compiler_us, {_TIMING}
+               coalesce(m.config, '') AS config, coalesce(m.passes, 0) AS passes, k.compiler_us,
+               {_TIMING}
         FROM measured_kernel m
         LEFT JOIN kernels k ON k.signature = m.subject_id AND k.device_key = m.device_key
         LEFT JOIN occurs o ON o.subject = 'kernel' AND o.subject_id = m.subject_id

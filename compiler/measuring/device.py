@@ -21,6 +21,8 @@ from fusewise.costmodel.device import physical_name
 
 #: Seconds for which load and clocks are taken to be what they were.
 _RECENT_S = 10.0
+#: Part of a device's memory that several processes may each keep without need.
+_MUCH = 0.03
 
 
 def device_lock(device: str) -> filelock.BaseFileLock:
@@ -39,6 +41,15 @@ def release(device: str) -> None:
     gc.collect()
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()
+
+
+def release_much(device: str) -> None:
+    """The same where it is much: allocating a little anew would only take time."""
+    if torch.device(device).type != "cuda":
+        return
+    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    if cached > _MUCH * torch.cuda.get_device_properties().total_memory:
+        release(device)
 
 
 def is_lost(device: str) -> bool:

@@ -29,6 +29,7 @@ from fusewise.compiler.measuring.device import (
     conditions,
     device_lock,
     release,
+    release_much,
     synchronize,
 )
 from fusewise.compiler.measuring.draws import judge_few
@@ -117,6 +118,7 @@ class Worker:
         self.device = job.device
         if device.type == "cuda":
             torch.cuda.set_device(device.index or 0)
+            release_much(job.device)
             # What was compiled elsewhere is found only by who compiles with the same assembler.
             use_pools_assembler()
             tune_warm(cuda_timing.samples)
@@ -259,29 +261,34 @@ class Worker:
                 program.library,
                 in_process=True,
             )
-        call = module.call
         device = torch.device(graph.job.device)
         loaded = LoadedBlocks(module, blocks) if blocks else None
         timer = KernelTimer(module, program.source, device, effort, skipped, self._pace, loaded)
         with self._alone(graph.job.device, _WAIT_S):
             try:
-                inputs = private_inputs(graph.inputs)
-                if graph.job.device != "cpu" and not known:
-                    # Kernels tune themselves, and what fails does so before anything is timed.
-                    timer.rehearse(lambda: call(list(inputs)))
-                    put_back(inputs, graph.inputs)
-                outputs = call(inputs)
-                synchronize(graph.job.device)
-                if graph.job.keep_values:
-                    self._keep(graph, outputs)
+                self._go_through(graph, module.call, timer, known=known)
             except Exception as error:
                 name = (timer.calls[-1].kernel or "an extern call") if timer.calls else "its start"
                 raise RuntimeError(f"at {name}: {first_line(error)}") from error
             finally:
                 timer.leave()
+                # Others wait for the device, with graphs of their own in hand.
+                release_much(graph.job.device)
         # All of its kernels are tuned by now.
         graph.timed[program.id] = module
         return timer.calls
+
+    def _go_through(self, graph: Prepared, call: Call, timer: KernelTimer, *, known: bool) -> None:
+        """Run a program whose calls are timed; ``known`` where its kernels are tuned by now."""
+        inputs = private_inputs(graph.inputs)
+        if graph.job.device != "cpu" and not known:
+            # Kernels tune themselves, and what fails does so before anything is timed.
+            timer.rehearse(lambda: call(list(inputs)))
+            put_back(inputs, graph.inputs)
+        outputs = call(inputs)
+        synchronize(graph.job.device)
+        if graph.job.keep_values:
+            self._keep(graph, outputs)
 
     def slowness(self, threads: int) -> float:
         """How much longer a standard piece of work takes on so many threads than at full pace."""

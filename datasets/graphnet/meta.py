@@ -126,8 +126,15 @@ def draw(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
     return values.reshape(meta.shape)
 
 
+def _is_matrix(meta: TensorMeta) -> bool:
+    """Whether it is a parameter that others are multiplied with and summed up."""
+    return "_parameters_" in meta.name and sum(size > 1 for size in meta.shape) > 1
+
+
 def _floats(meta: TensorMeta, count: int, generator: torch.Generator) -> torch.Tensor:
-    mean = 0.0 if meta.mean is None else float(meta.mean)
+    # Weights that are drawn have nothing that makes up for their mean: what they are multiplied
+    # with, positive behind a ReLU, would come out of one sign, and be all 0 behind the next.
+    mean = 0.0 if meta.mean is None or _is_matrix(meta) else float(meta.mean)
     std = 0.02 if meta.std is None else float(meta.std)
     if not (abs(mean) < _HUGE and abs(std) < _HUGE):
         return torch.zeros(count, dtype=meta.dtype)

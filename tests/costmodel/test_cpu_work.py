@@ -109,6 +109,29 @@ def test_masks_of_a_window_are_found_once_a_row() -> None:
     assert still.lane == 0 < body_cost(ops, None, table="narrow").lane
 
 
+@pytest.mark.parametrize(
+    ("index", "ops", "still"),
+    [
+        # The gradient of one slice of the middle loop: the others get 0.
+        ("16*i0 + i1 : 8, 16", (("eq", 1), ("index_expr", 1), ("load", 1), ("where", 1)), True),
+        # What is compared is loaded, too.
+        ("16*i0 + i1 : 8, 16", (("gt", 2), ("index_expr", 1), ("load", 1), ("where", 1)), False),
+        ("16*i0 + i1 : 8, 16", (("load", 1), ("mul", 1)), False),
+        # Positions may be any: all loops move what is read.
+        ("i0 : 512", (("eq", 1), ("index_expr", 1), ("load", 1), ("where", 1)), False),
+        # They are those in the innermost loop.
+        ("4*i0 + i1 : 8, 4", (("eq", 1), ("index_expr", 1), ("load", 1), ("where", 1)), False),
+    ],
+)
+def test_masks_of_slices_stay_along_vectors(
+    index: str, ops: tuple[tuple[str, int], ...], still: bool
+) -> None:
+    read = _access("broadcast", index, 128, 1)
+    problem = _problem(((8, 4, 16), ()), read, _access("contiguous", "i0 : 512", 512, 1, "b"))
+    node = msgspec.structs.replace(problem.nodes[0], ops=(*ops, ("store", 1)))
+    assert node_loops(node, problem).still == still
+
+
 def test_wide_vectors_take_longer_but_not_twice_as_long() -> None:
     for name in ("add", "exp", "tanh"):
         narrow, wide = NARROW.operations[name].vector, WIDE.operations[name].vector

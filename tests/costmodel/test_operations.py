@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from fusewise.costmodel.operations import CLASSES, operation_class, operation_weight
+from fusewise.costmodel.operations import (
+    CLASSES,
+    operation_class,
+    operation_weight,
+    shared_by_angles,
+)
 
 
 def test_new_operations_are_plain_arithmetic() -> None:
@@ -15,3 +20,9 @@ def test_weights_are_those_of_the_cheapest_of_each_class() -> None:
     assert operation_weight("add") == operation_weight("exp") == operation_weight("truediv") == 1.0
     assert operation_weight("sin") > operation_weight("tanh") > operation_weight("sigmoid") > 1.0
     assert operation_weight("some_new_operation") == 1.0
+
+
+def test_a_sine_and_its_cosine_bring_their_angle_into_range_once() -> None:
+    both = shared_by_angles({"sin": 2.0, "cos": 1.0})
+    assert 0 < both < operation_weight("cos")
+    assert shared_by_angles({"sin": 2.0, "exp": 1.0}) == 0

@@ -46,6 +46,15 @@ def test_offsets_in_windows_are_taken_apart(make_node: MakeNode) -> None:
     assert address_operations(decoding) == 64 * 4 * 12
 
 
+def test_sines_with_cosines_take_less_than_each_by_itself(make_node: MakeNode) -> None:
+    def angles(*names: str) -> float:
+        ops = (("load", 1), *((name, 1) for name in names), ("store", 1))
+        sums = node_sums(make_node("op0", 64, ops=ops), 1)
+        return sums[SUMMED.index("transcendental")]
+
+    assert max(angles("sin"), angles("cos")) < angles("cos", "sin") < angles("sin") + angles("cos")
+
+
 def test_operations_on_places_are_those_that_no_loaded_value_takes(make_node: MakeNode) -> None:
     ops = (("add", 9), ("index_expr", 4), ("load", 2), ("mul", 7), ("sin", 1), ("store", 1))
     gather = Access("a", "gather", 64, 256, 4, 1, "8*tmp0 + tmp1 : ")

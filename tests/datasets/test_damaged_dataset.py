@@ -48,8 +48,8 @@ def test_a_manifest_that_cannot_be_used(published: Dataset, out: Path) -> None:
     path = out / "manifest.json"
     text = path.read_text()
     for old, new, told in (
-        ('"schema_version": 2', '"schema_version": 99', r"schema version 99.*upgrade fusewise"),
-        ('"schema_version": 2', '"schema_version": 0', r"schema version 0.*publish it again"),
+        ('"schema_version": 3', '"schema_version": 99', r"schema version 99.*upgrade fusewise"),
+        ('"schema_version": 3', '"schema_version": 0', r"schema version 0.*publish it again"),
         ("fusewise dataset", "holiday photos", "is of format 'holiday photos'"),
         ("kernels.parquet", "kernel.parquet", "names no kernels.parquet"),
         ('"name": "tiny"', '"name": 3', "is damaged"),

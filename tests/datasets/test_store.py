@@ -119,6 +119,19 @@ def test_what_was_disturbed_counts_where_there_is_nothing_better(store: Store) -
     assert store.kernel_samples().median_us.tolist() == [1.0, 9.0]
 
 
+def test_what_was_timed_at_one_moment_counts_where_there_is_nothing_better(store: Store) -> None:
+    store.append([kernel("both"), kernel("once"), kernel("disturbed")])
+    store.append(
+        measured("both", us, clock=clock) for us, clock in ((9.0, {}), (5.0, {"passes": 3}))
+    )
+    store.append(measured("both", 7.0, clock={"passes": 2}))
+    store.append(measured("once", us) for us in (2.0, 4.0))
+    store.append(measured("disturbed", 9.0, clock={"passes": 3, "disturbed": True}))
+    store.append(measured("disturbed", 1.0))
+    store.ingest()
+    assert store.kernel_samples().median_us.tolist() == [6.0, 1.0, 3.0]
+
+
 def test_of_block_sizes_the_fastest_count(store: Store) -> None:
     store.append([kernel("tuned"), kernel("unknown")])
     for name, us in (("wide", 18.0), ("narrow", 10.0), ("wide", 17.0), ("narrow", 12.0)):

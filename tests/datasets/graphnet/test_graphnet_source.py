@@ -119,6 +119,18 @@ def test_an_epsilon_that_was_rounded_away_is_there() -> None:
     assert draw(TensorMeta("L_self_p", (), torch.float32, data=(0.0,)), generator).item() == 0
 
 
+def test_drawn_matrices_have_no_mean_that_nothing_makes_up_for() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def mean(name: str, *shape: int) -> float:
+        meta = TensorMeta(name, shape, torch.float32, mean=3.0, std=1.0)
+        return draw(meta, generator).mean().item()
+
+    assert abs(mean("L_self_modules_conv_parameters_weight_", 16, 16, 3, 3)) < 0.1
+    assert mean("L_self_modules_norm_parameters_weight_", 2048) > 2.9
+    assert mean("L_inputs_", 2, 3, 32, 32) > 2.9
+
+
 def test_variances_are_positive() -> None:
     meta = TensorMeta("v", (1000,), torch.float32, mean=1.0, std=2.0, low=0.0)
     assert draw(meta, torch.Generator()).min() > 0
