@@ -6,12 +6,17 @@ Knows no spool: whoever calls has taken it in.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import duckdb
 
 from fusewise.datasets.database import Database, blaming, transaction
 from fusewise.datasets.tables import TABLES
 from fusewise.schedule.errors import StoreError
+
+#: What a store that is taken in is called. The one that takes it in is called by its file, and no
+#: file has a name like this.
+_OTHER: Final = '"other/store"'
 
 
 def export_tables(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
@@ -47,11 +52,11 @@ def merge_tables(database: Database, other: Database) -> dict[str, int]:
     first, second = sorted((database, other), key=lambda d: str(d.path))
     with first.lock(), second.lock(), database.connect(write=True) as connection:
         with blaming(other.path):
-            connection.execute(f"ATTACH {_quoted(other.path)} AS other (READ_ONLY)")
+            connection.execute(f"ATTACH {_quoted(other.path)} AS {_OTHER} (READ_ONLY)")
         with transaction(connection):
             for name, table in TABLES.items():
                 with blaming(other.path):
-                    table.stage_from(connection, "other")
+                    table.stage_from(connection, _OTHER)
                     _under_our_profiles(connection, name)
                 merged[name] = table.merge_stage(connection)
     return merged
@@ -69,7 +74,7 @@ def _under_our_profiles(connection: duckdb.DuckDBPyConnection, table: str) -> No
     elif table == "kernels":
         connection.execute(
             "UPDATE stage SET features_version = 0 WHERE device_key IN "
-            "(SELECT key FROM devices JOIN other.devices AS theirs USING (key) "
+            f"(SELECT key FROM devices JOIN {_OTHER}.devices AS theirs USING (key) "
             "WHERE theirs.profile <> devices.profile) "
             "AND graph_key IN (SELECT key FROM graphs WHERE problem IS NOT NULL)"
         )

@@ -49,6 +49,18 @@ def test_a_kernel_keeps_the_measurements_of_both(
     assert (len(samples), samples.median_us[0]) == (1, 7.0)
 
 
+@pytest.mark.parametrize("name", ["other", "OTHER.duckdb", "stage.duckdb", "temp.duckdb"])
+def test_stores_may_have_any_name(
+    tmp_path: Path, one_of_each: list[Row], other: Path, name: str
+) -> None:
+    fill(other, one_of_each)
+    with Store.open(tmp_path / name) as store:
+        assert store.merge(other)["kernels"] == 1
+        fill(tmp_path / "second" / name, measured_again(one_of_each, 9.0))
+        store.merge(tmp_path / "second" / name)
+        assert len(store.rows("measurements")) == 2
+
+
 def test_devices_stay_apart(store: Store, one_of_each: list[Row], other: Path) -> None:
     store.append(one_of_each)
     store.ingest()
