@@ -272,8 +272,8 @@ class Worker:
                 raise RuntimeError(f"at {name}: {first_line(error)}") from error
             finally:
                 timer.leave()
-                # Others wait for the device, with graphs of their own in hand.
-                release_much(graph.job.device)
+            # Others wait for the device, with graphs of their own in hand.
+            release_much(graph.job.device)
         # All of its kernels are tuned by now.
         graph.timed[program.id] = module
         return timer.calls

@@ -21,6 +21,7 @@ from fusewise.compiler.contest import (
 from fusewise.compiler.inductor.program import load_program
 from fusewise.compiler.measuring import worker as worker_module
 from fusewise.compiler.measuring.client import MeasuringProcess, measuring_process
+from fusewise.compiler.measuring.device import release_much
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import Budget, GraphJob, ProgramJob
 from fusewise.compiler.measuring.quiet import Quiet
@@ -336,3 +337,18 @@ def test_process_that_died_is_told_and_replaced(live: Any, doomed: MeasuringProc
         doomed.measure([program_job("default", graph.stock)], QUICK, 60)
     second = measuring_process("cpu")
     assert second is not doomed and second.alive
+
+
+@pytest.mark.gpu
+def test_memory_that_is_much_is_given_back() -> None:
+    total = torch.cuda.get_device_properties().total_memory
+
+    def kept_after(share: float) -> int:
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        torch.empty(int(share * total), dtype=torch.uint8, device="cuda")
+        release_much("cuda:0")
+        return torch.cuda.memory_reserved() - before
+
+    assert kept_after(0.01) > 0
+    assert kept_after(0.05) <= 0
