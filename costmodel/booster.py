@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 import weakref
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from fusewise.costmodel.interface import FloatArray
 
+if TYPE_CHECKING:
+    import lightgbm
+
 #: Names of the library in the package's folder, by system.
 _NAMES: Final = ("lib_lightgbm.so", "lib_lightgbm.dylib", "lib_lightgbm.dll")
 #: Constants of LightGBM's C interface: rows of 64-bit floats, ordinary predictions, all trees.
 _FLOAT64, _ROW_MAJOR, _NORMAL, _FIRST, _ALL = 1, 1, 0, 0, -1
+
+
+#: Lines of a model's text about how it was grown, and sizes of the text itself. Predictions need
+#: none of them, nor do SHAP values and gains.
+_OF_GROWTH: Final = re.compile(
+    r"^(?:leaf_weight|internal_weight|internal_value|tree_sizes)=.*\n", re.MULTILINE
+)
 
 
 class BoosterError(Exception):
@@ -81,6 +92,11 @@ class Booster:
     def _check(self, status: int) -> None:
         if status:
             raise BoosterError(self._library.LGBM_GetLastError().decode(errors="replace"))
+
+
+def text_of(booster: lightgbm.Booster) -> str:
+    """The text of what LightGBM's package trained, without what nobody asks a kept model for."""
+    return _OF_GROWTH.sub("", str(booster.model_to_string()))
 
 
 @cache

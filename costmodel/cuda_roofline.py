@@ -18,71 +18,78 @@ from fusewise.costmodel.touches import DISTINCT
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each); what is
 #: written out again is counted once. Transcendentals have a measured rate.
 _ADDITIONS: Final = {
-    "arithmetic": 0.783,
-    "division": 5.27,
-    "selection": 0.37,
-    "indexing": 1.41,
-    "conversion": 0.458,
-    "random": 60.0,
-    "reducing": 7.26,
-    "address": 4.57,
-    "combined": 0.971,
-    "means": 3.94,
+    "arithmetic": 0.628,
+    "division": 5.81,
+    "selection": 0.484,
+    "indexing": 0.564,
+    "conversion": 0.791,
+    "random": 48.9,
+    "reducing": 5.67,
+    "address": 3.65,
+    "combined": 0.966,
+    "means": 5.64,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
 #: them together anew, where rows are held whole it is one reduction after the other.
-_LOOPED: Final = {"welford": (9.56, 0.00668), "online_softmax": (35.2, 12.4)}
+_LOOPED: Final = {"welford": (8.89, 0.00267), "online_softmax": (26.7, 14.1)}
 #: What more it takes to put such values of two threads together than those of a sum.
-_COMBINED: Final = {"welford": 0.982, "online_softmax": 6.13}
+_COMBINED: Final = {"welford": 2.46, "online_softmax": 8.93}
 #: Part of the cache's copy bandwidth that CUDA kernels reach, and of the memory's.
-_CACHE_SHARE, _MEMORY_SHARE = 0.87, 1.16
+_CACHE_SHARE, _MEMORY_SHARE = 0.87, 1.17
 #: Part of the cache that holds what is read again, run after run, and how suddenly it no longer
 #: does where there is more: what is read in turns throws out what comes next.
-_KEPT, _SUDDEN = 0.71, 14.9
+_KEPT, _SUDDEN = 0.72, 13
 #: Time of a byte written to memory over that of one read.
-_WRITTEN: Final = 1.11
+_WRITTEN: Final = 1.12
 #: Time of a byte read from the cache, and of one written to it, over that of its copy; reads and
 #: writes go side by side: exponent of the norm that they are put together by.
-_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 1.03, 1.7, 2.06
+_CACHE_READ, _CACHE_WRITTEN, _CACHE_NORM = 1.02, 1.76, 2.41
 #: Part of the sectors beyond the distinct bytes that comes from beyond a multiprocessor.
-_SECTOR_SHARE: Final = 0.0544
+_SECTOR_SHARE: Final = 0.0304
+#: A line of which a warp reads sectors, and one of which it stores some.
+_READ_REQUEST_US, _STORE_REQUEST_US = 6.98e-06, 1.28e-05
+#: What is not used of the lines that data lie in: part of it that takes room in the cache, and
+#: that memory moves.
+_UNUSED_ROOM, _UNUSED = 0.616, 0.0619
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
-_TOUCHED_SHARE: Final = 0.548
+_TOUCHED_SHARE: Final = 0.308
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
 #: shares of the device's bandwidths that a single multiprocessor can draw.
-_GATHER_GAIN: Final = 2.37
-_DRAWS: Final = 0.91
+_GATHER_GAIN: Final = 5.92
+_DRAWS: Final = 0.908
 #: Time of an exponential in a CUDA kernel over that of the eager operation that was probed.
 _EXPONENTIAL_SHARE: Final = 0.201
 #: Cache lines that a multiprocessor looks up in a microsecond.
-_LINES_US: Final = 1190.0
+_LINES_US: Final = 1200.0
 #: Exponent at which arithmetic slows down with the part of the multiprocessors that have no block.
-_IDLE: Final = 0.947
+_IDLE: Final = 0.887
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
-_NORM, _WAITING_NORM = 3.62, 1.93
+_NORM, _WAITING_NORM = 3.88, 1.46
 #: Microseconds from one block of a multiprocessor to the next: no more are begun, however little
 #: each of them does.
-_BLOCK_US: Final = 0.0752
+_BLOCK_US: Final = 0.076
 #: Microseconds until what a wave of blocks loads has arrived, and where it is reduced, which all of
 #: a block's threads wait for; what the next turn of a loop waits for, and more for each doubling of
 #: what is read beyond a megabyte, for each load but the first, where the end of rows is masked, and
 #: for each operation of a thread.
-_WAVE_US, _REDUCED_WAVE_US = 0.361, 0.469
-_TURN_US, _FAR_US, _LOADED_US = 0.153, 0.0342, 0.00718
-_MASKED_US, _OPERATION_US = 0.0006, 0.00279
+_WAVE_US, _REDUCED_WAVE_US = 0.144, 0.188
+_TURN_US, _FAR_US, _LOADED_US = 0.158, 0.0195, 0.018
+_MASKED_US, _OPERATION_US = 0.00024, 0.00183
 #: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it; the
 #: most operations of a thread in one, and the most that it loads for a single reduction.
-_UNROLLED, _SHORT = 4.26, 8.04
+_UNROLLED, _SHORT = 7.68, 8.04
 _FEW_LOADS: Final = 2
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.00875, 0.0283
+_STEP_US, _WELFORD_STEP_US = 0.00849, 0.0254
 #: An atomic update; updates of one element, and the power of their number that they take: few come
 #: at the same time.
-_UPDATE_US: Final = 2.72e-06
-_HIT_US, _HIT_POWER = 0.0953, 0.787
+_UPDATE_US: Final = 2.7e-06
+_HIT_US, _HIT_POWER = 0.0826, 0.796
+#: Updates that take turns, and such in one line.
+_TURN_US_OF_UPDATES, _CROWD_US = 2.4e-06, 0.00242
 #: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
-_HALF_US: Final = 2.13e-05
+_HALF_US: Final = 2.14e-05
 
 
 def cuda_parts(
@@ -108,16 +115,24 @@ def cuda_parts(
     distinct = read + written
     # What is written where it was read takes no other room; what is read again does.
     room = np.maximum(distinct - amount("in_place"), 0.0) + amount("cached")
+    # A line has its room however little of it is used, and memory gives more than that little.
+    unused = np.maximum(amount("spread") - distinct, 0.0)
+    room += unused * _UNUSED_ROOM
     beyond = room / np.maximum(_KEPT * amount("device_cache_bytes"), 1.0)
     kept = 1.0 / (1.0 + beyond**_SUDDEN)
     near = _together(_CACHE_READ * read, _CACHE_WRITTEN * written, _CACHE_NORM) / cache
-    far = (read + _WRITTEN * written) / np.minimum(copy * _MEMORY_SHARE, cache * _CACHE_SHARE)
+    far = (read + _WRITTEN * written + _UNUSED * unused) / np.minimum(
+        copy * _MEMORY_SHARE, cache * _CACHE_SHARE
+    )
     moved = kept * near + (1.0 - kept) * far
     sectors = amount("sector_bytes")
     moved += np.maximum(sectors - distinct, 0.0) * _SECTOR_SHARE / cache
     moved += amount("random_bytes") / (rate("device_gather") * _GATHER_GAIN)
     lines = np.maximum(amount("wavefronts"), amount("lines")) / _LINES_US / (spread * filled)
-    memory = np.maximum(moved, sectors * _TOUCHED_SHARE / cache) / drawn
+    stored = amount("stored_sectors") / np.maximum(sectors, 1.0)
+    request = (1.0 - stored) * _READ_REQUEST_US + stored * _STORE_REQUEST_US
+    asked = np.maximum(sectors * _TOUCHED_SHARE / cache, amount("requests") * request)
+    memory = np.maximum(moved, asked) / drawn
     begun = np.where(finished, 0.0, amount("programs") * _BLOCK_US / spread)
     memory = np.maximum(np.maximum(memory, lines), np.maximum(begun, _updating(amount)))
 
@@ -172,7 +187,12 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
 
 
 def _updating(amount: Callable[[str], FloatArray]) -> FloatArray:
-    """Microseconds that atomic updates take, all of them and those of one element."""
-    crowded = amount("atomic_hits") ** _HIT_POWER * _HIT_US
-    result: FloatArray = np.maximum(amount("atomic_updates") * _UPDATE_US, crowded)
+    """Microseconds that atomic updates take: all of them, those of one line, of one element."""
+    bounds = (
+        amount("atomic_updates") * _UPDATE_US,
+        amount("atomic_turns") * _TURN_US_OF_UPDATES,
+        amount("atomic_crowd") * _CROWD_US,
+        amount("atomic_hits") ** _HIT_POWER * _HIT_US,
+    )
+    result: FloatArray = np.maximum.reduce(bounds)
     return result

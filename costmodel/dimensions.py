@@ -31,6 +31,20 @@ class Mover(NamedTuple):
     #: Whether an earlier pass of the kernel has read it.
     again: bool = False
 
+    @property
+    def part(self) -> float:
+        """Part of the turns in which it moves something.
+
+        Of the pieces of a concatenation a place has one: the others reach beyond their buffers
+        there, and are masked.
+        """
+        layout = self.layout
+        if layout.looked_up or not all(layout.steps):
+            return 1.0
+        elements = max(self.bytes / layout.itemsize, 1.0)
+        reach = 1 + sum(step * (n - 1) for n, step in zip(layout.loops, layout.steps, strict=True))
+        return min(elements / self.total, 1.0) if reach > elements else 1.0
+
 
 class Shape(NamedTuple):
     """Loops of a node as the compiler sees them: outside its reduction, and of it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 15
+FEATURES_VERSION: Final = 16
 
 
 class Feature(NamedTuple):
@@ -83,6 +83,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("issued", "log2 accesses", "loads and stores that the warps issue, in all"),
     Feature("wavefronts", "log2 lines", "cache lines that the sectors which these ask for fill"),
     Feature("lines", "log2 lines", "cache lines that those which look up their place lie in"),
+    Feature("requests", "log2 lines", "lines of which warps ask memory for sectors, each time"),
+    Feature("spread", "log2 bytes", "bytes of the lines that all of it lies in"),
     Feature("turn_loads", "count", "accesses that a turn of the loop in each block loads"),
     Feature("row_threads", "log2 threads", "threads that share a row of a reduction"),
     Feature("combined", "log2 operations", "steps in which these put their results together"),
@@ -108,6 +110,10 @@ FEATURES: Final[tuple[Feature, ...]] = (
         "atomic updates, of neighbours of 1 or 2 bytes two at once",
     ),
     Feature("atomic_hits", "log2 ratio", "most atomic updates of each element, on average"),
+    Feature(
+        "atomic_turns", "log2 updates", "atomic updates, of neighbours in a sector all at once"
+    ),
+    Feature("atomic_crowd", "log2 ratio", "most of these in each line, on average"),
     Feature(
         "atomic_halves",
         "log2 updates",

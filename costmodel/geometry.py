@@ -60,18 +60,18 @@ def walk(access: Access, loops: Sequence[int]) -> Walk:
     if access.kind == "opaque":
         return STAYS
     extents = tuple(extent for extent in loops if extent > 1)
-    return _walk(access.index, access.itemsize, access.stride, extents)
+    return _walk(access.index, access.itemsize, access.stride, extents, access.along)
 
 
 @lru_cache(maxsize=1 << 16)
-def _walk(index: str, itemsize: int, stride: int, extents: tuple[int, ...]) -> Walk:
+def _walk(index: str, itemsize: int, stride: int, extents: tuple[int, ...], along: int) -> Walk:
     formula = formula_of(index)
     if formula is None:
         return Walk(abs(stride), abs(stride), 1, True, False)
     names, sizes, at = formula
     origin = at({})
     steps = [_step(at, name, size) for name, size in zip(names, sizes, strict=True)]
-    innermost = bool(names) and _reaches_innermost(sizes, extents)
+    innermost = bool(names) and _reaches_innermost(sizes, extents, along)
     step = steps[-1] if innermost else 0
     moving = [i for i, one in enumerate(steps) if one]
     if not moving:
@@ -86,7 +86,7 @@ def _walk(index: str, itemsize: int, stride: int, extents: tuple[int, ...]) -> W
     return Walk(step, least, run, aligned, across)
 
 
-def _reaches_innermost(sizes: Sequence[int], extents: Sequence[int]) -> bool:
+def _reaches_innermost(sizes: Sequence[int], extents: Sequence[int], along: int) -> bool:
     """Whether the last variable of an index runs with the innermost loop.
 
     An index has variables only for loops that it uses, and one for neighbours that it goes
@@ -94,6 +94,8 @@ def _reaches_innermost(sizes: Sequence[int], extents: Sequence[int]) -> bool:
     """
     if not extents:
         return True
+    if along >= 0:
+        return bool(along >> (len(extents) - 1) & 1)
     product = 1
     for extent in reversed(extents):
         product *= extent

@@ -74,8 +74,9 @@ def layout_of(
         return None
     extents = tuple(extent for extent in loops if extent > 1)
     if not access.looked_up:
-        return _layout(access.index, access.itemsize, access.stride == 0, extents, False)
-    found = _layout(access.index, access.itemsize, False, extents, True)
+        stays = access.stride == 0
+        return _layout(access.index, access.itemsize, stays, extents, access.along, False)
+    found = _layout(access.index, access.itemsize, False, extents, access.along, True)
     return _followed(found, access.index, size, sought) if found is not None and size else found
 
 
@@ -108,12 +109,12 @@ def _ascending(steps: Sequence[int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 16)
 def _layout(
-    index: str, itemsize: int, stays: bool, loops: tuple[int, ...], looked_up: bool
+    index: str, itemsize: int, stays: bool, loops: tuple[int, ...], along: int, looked_up: bool
 ) -> Layout | None:
     formula = formula_of(index)
     if formula is None:
         return None
-    placed = _placed(formula.sizes, loops, stays)
+    placed = _told(formula.sizes, loops, along) or _guessed(formula.sizes, loops, stays)
     if placed is None:
         return None
     origin = formula.at({})
@@ -150,10 +151,29 @@ def _within(lookups: Sequence[int], steps: Sequence[int]) -> tuple[int, int]:
     return (reach // lookups[-1], reach) if reach else (0, 0)
 
 
-def _placed(
+def _told(sizes: Sequence[int], loops: Sequence[int], along: int) -> list[tuple[int, int]] | None:
+    """For each variable of an index the loops that it runs through as one, first and last.
+
+    None where it is not known which loops it goes ``along``, or how often they turn.
+    """
+    if along < 0:
+        return None
+    left = [i for i in range(len(loops)) if along >> i & 1]
+    found: list[tuple[int, int]] = []
+    for size in sizes:
+        run: list[int] = []
+        while left and math.prod(loops[i] for i in run) < size:
+            run.append(left.pop(0))
+        if not run or math.prod(loops[i] for i in run) != size:
+            return None
+        found.append((run[0], run[-1]))
+    return None if left else found
+
+
+def _guessed(
     sizes: Sequence[int], loops: Sequence[int], stays: bool
 ) -> list[tuple[int, int]] | None:
-    """For each variable of an index the loops that it runs through as one, first and last.
+    """The same where a problem does not tell.
 
     Loops that an index does not use have no variable. Where an extent occurs twice the inner loop
     is taken, unless the access ``stays`` in place along the innermost.

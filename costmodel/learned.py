@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.model_selection import GroupKFold
 from sklearn.utils.validation import check_is_fitted
 
+from fusewise.costmodel.booster import text_of
 from fusewise.costmodel.calibration import calibrate
 from fusewise.costmodel.familiar import familiarise, kinds_of
 from fusewise.costmodel.feature_table import FEATURES
@@ -42,6 +43,7 @@ _OF_CPUS: Final[Mapping[str, Any]] = {
     "colsample_bytree": 0.7,
     "extra_trees": False,
     "n_estimators": 200,
+    "num_leaves": 40,
 }
 _DIFFICULTY_TREES: Final = 40
 _DIFFICULTY: Final = {
@@ -77,8 +79,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        n_estimators: int = 170,
-        num_leaves: int = 40,
+        n_estimators: int = 300,
+        num_leaves: int = 60,
         learning_rate: float = 0.1,
         min_child_samples: int = 10,
         subsample: float = 0.9,
@@ -173,9 +175,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         familiar = familiarise(
             x, log_base, labels, folds, margin=self.margin, false_alarms=self.false_alarms
         )
-        self.model_ = TrainedModel(
-            booster.model_to_string(), difficulty.model_to_string(), calibration, familiar
-        )
+        self.model_ = TrainedModel(text_of(booster), text_of(difficulty), calibration, familiar)
         self.n_features_in_ = x.shape[1]
         return self
 

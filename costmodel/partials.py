@@ -16,6 +16,7 @@ import numpy as np
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.geometry import STAYS, Walk, walk
 from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.layout import LINE_BYTES, SECTOR_BYTES
 from fusewise.costmodel.operations import (
     CLASSES,
     INDEX_REDUCTIONS,
@@ -67,6 +68,7 @@ SUMMED: Final = (
     "online_softmax",
     "atomic_updates",
     "atomic_halves",
+    "atomic_turns",
     "address",
 )
 #: Columns that are a maximum over the nodes.
@@ -80,6 +82,7 @@ LARGEST: Final = (
     "rows",
     "column_run",
     "atomic_hits",
+    "atomic_crowd",
 )
 #: Columns that are a minimum over the nodes.
 SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
@@ -130,6 +133,7 @@ def node_sums(node: Node, threads: int) -> list[float]:
             for a in atomic
             if a.itemsize < _WHOLE and not _pairs(a, loops)
         ),
+        sum(_turns(a, loops) for a in atomic),
         address_operations(node),
     ]
 
@@ -257,6 +261,7 @@ def node_extremes(node: Node) -> list[float]:
         node.numel if reduction else 0,
         read.run if reduction and read.across else 0,
         max(map(_hits, atomic), default=0),
+        max((_turns(a, loops) * LINE_BYTES / max(a.bytes, LINE_BYTES) for a in atomic), default=0),
     ]
     smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]
@@ -267,6 +272,12 @@ def _crowd(access: Access, threads: int) -> float:
     elements = access.bytes / access.itemsize
     at_a_time = 2.0 * min(threads, access.touched) / max(elements, 1.0)
     return min(max(at_a_time, 1.0), max(_hits(access), 1.0))
+
+
+def _turns(access: Access, loops: Sequence[int]) -> float:
+    """Updates that memory does one after the other: neighbours in one sector go at once."""
+    at_once = SECTOR_BYTES // max(access.itemsize, _WHOLE)
+    return access.touched / (at_once if walk(access, loops).step == 1 else 1)
 
 
 def _hits(access: Access) -> float:

@@ -73,6 +73,10 @@ class Tile(NamedTuple):
     issued: float
     wavefronts: float
     lines: float
+    #: Lines of which warps ask memory for some sectors, each time that they do.
+    requests: float
+    #: Bytes of the lines that all of it lies in, each once.
+    spread: float
     #: Values that a turn of the loop loads from new places.
     turn_loads: int
 
@@ -212,7 +216,7 @@ def _tile(
         for extent, part in zip(extents, block.across, strict=True)
     )
     whole = ((float(length), float(min(block.along, length))), *across)
-    sectors = stored = issued = wavefronts = lines = 0.0
+    sectors = stored = issued = wavefronts = lines = requests = spread = 0.0
     turn_loads = 0
     for m in movers:
         if m.again and persistent:
@@ -226,17 +230,19 @@ def _tile(
             most = m.bytes / SECTOR_BYTES + 1.0
             each, asked = min(each, most), min(asked, most)
             apart = min(apart, m.bytes / LINE_BYTES + 1.0)
-        times = programs * (turns if full else 1)
+        times = programs * (turns if full else 1) * m.part
         instructions *= times
         issued += instructions
         wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
-        lines += instructions * apart
+        lines += instructions * apart if m.layout.looked_up else 0.0
         # A loop of one turn finds what an earlier one loaded beside it.
         if not m.near and not (m.again and turns == 1):
             # Stores are not gathered: a sector that two of them touch is touched twice.
             touched = instructions * asked if m.written else each * times
             sectors += touched
             stored += touched if m.written else 0.0
+            requests += touched * min(apart / asked, 1.0)
+            spread += max(_lines(m.layout, m.total) * LINE_BYTES * m.part, float(m.bytes))
     return Tile(
         programs=programs,
         turns=turns,
@@ -256,14 +262,16 @@ def _tile(
         issued=issued,
         wavefronts=wavefronts,
         lines=lines,
+        requests=requests,
+        spread=spread,
         turn_loads=turn_loads,
     )
 
 
 @lru_cache(maxsize=1 << 17)
 def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float, float, float]:
-    """Sectors that a block touches, loads that its warps issue, and sectors of one of these; the
-    lines that they lie in, of a lookup.
+    """Sectors that a block touches, loads that its warps issue, sectors of one of these, and the
+    lines that they lie in.
 
     Threads of a warp go along the section that memory lies along, then along the others. They load
     several elements at once where these are neighbours in that section.
@@ -284,8 +292,15 @@ def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float,
         lanes /= parts[i]
     request = [(total, part) for (total, _), part in zip(sections, parts, strict=True)]
     issued = max(elements / vector, 1.0) / WARP
-    lines = moved(layout, request, LINE_BYTES)[0] if layout.looked_up else 0.0
-    return each, issued, moved(layout, request)[0], lines
+    return each, issued, moved(layout, request)[0], moved(layout, request, LINE_BYTES)[0]
+
+
+@lru_cache(maxsize=1 << 17)
+def _lines(layout: Layout, total: int) -> float:
+    """Lines that an access under loops of so many turns lies in, those of lookups left out."""
+    if layout.looked_up:
+        return 0.0
+    return moved(layout, ((float(total), float(total)),), LINE_BYTES)[0]
 
 
 def _row_threads(block: Block, inner: bool) -> float:

@@ -23,6 +23,8 @@ FUSIBLE_KINDS: frozenset[str] = frozenset({"pointwise", "reduction", "scan", "so
 FINISHED_KINDS: frozenset[str] = frozenset({"extern", "template"})
 #: Types of buffers whose elements are floating-point numbers of 16 bits.
 HALVES: frozenset[str] = frozenset({"torch.float16", "torch.bfloat16"})
+#: Where it is not known which loops an index goes along.
+UNPLACED = -1
 
 
 class Access(msgspec.Struct, frozen=True, array_like=True):
@@ -41,6 +43,9 @@ class Access(msgspec.Struct, frozen=True, array_like=True):
     #: Canonical index expression: two accesses with equal buffer and index read the same element
     #: in the same iteration.
     index: str
+    #: Loops of the node that the index goes along, as bits: the outermost of those that turn more
+    #: than once is bit 0. Negative where unknown, as in problems stored before it was kept.
+    along: int = UNPLACED
 
     @property
     def looked_up(self) -> bool:

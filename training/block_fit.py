@@ -13,6 +13,7 @@ import numpy as np
 
 from fusewise.costmodel.block_model import BlockModel, BlockTrees, kind_of
 from fusewise.costmodel.block_table import BLOCK_FEATURES
+from fusewise.costmodel.booster import text_of
 from fusewise.training.timed_blocks import BlockRows, TimedKernel, block_rows
 
 #: Fewest kernels that trees of any use can be grown on.
@@ -66,4 +67,4 @@ def grown(rows: BlockRows, *, seed: int, parameters: dict[str, Any], trees: int)
         feature_name=[feature.name for feature in BLOCK_FEATURES],
     )
     told = {**parameters, **_REPEATABLE, "seed": seed}
-    return str(lightgbm.train(told, data, num_boost_round=trees).model_to_string())
+    return text_of(lightgbm.train(told, data, num_boost_round=trees))

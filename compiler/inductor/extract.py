@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any, Literal
 
 import sympy
@@ -29,6 +30,7 @@ from fusewise.compiler.inductor.origins import (
 )
 from fusewise.compiler.inductor.plans import node_name, owners
 from fusewise.schedule.problem import (
+    UNPLACED,
     Access,
     AccessKind,
     Buffer,
@@ -121,8 +123,9 @@ def _node(
 ) -> Node:
     ranges = _ranges(node)
     kind = _kind(node)
-    reads = tuple(_accesses(node.read_writes.reads, buffers, math.prod((*ranges[0], *ranges[1]))))
-    writes = tuple(_accesses(node.read_writes.writes, buffers, 0))
+    loops = (*ranges[0], *ranges[1])
+    reads = tuple(_accesses(node.read_writes.reads, buffers, loops, math.prod(loops)))
+    writes = tuple(_accesses(node.read_writes.writes, buffers, loops, 0))
     body = getattr(node, "_body", None)
     ops = tuple(sorted((str(n), int(c)) for n, c in body.op_counts.items())) if body else ()
     reduction_type = _reduction_type(node)
@@ -218,9 +221,12 @@ def _compiler_us(node: _SchedulerNode) -> float:
 
 
 def _accesses(
-    deps: Iterable[inductor_deps.Dep], buffers: dict[str, Buffer], iterations: int
+    deps: Iterable[inductor_deps.Dep],
+    buffers: dict[str, Buffer],
+    loops: Sequence[int],
+    iterations: int,
 ) -> Iterable[Access]:
-    """Describe ``deps`` of a loop nest that runs ``iterations`` times."""
+    """Describe ``deps`` of a nest of ``loops``, which touch an element in so many iterations."""
     for dep in sorted(deps, key=str):
         if isinstance(dep, inductor_deps.WeakDep):
             continue
@@ -233,6 +239,7 @@ def _accesses(
         # Inductor leaves loops that an index does not use out of the dependency.
         touched = max(math.prod(hint(s) for s in dep.size), iterations)
         distinct = hint(dep.get_numel()) * itemsize
+        merged = dep.normalize()
         yield Access(
             buffer=dep.name,
             kind=_access_kind(dep, touched),
@@ -241,7 +248,8 @@ def _accesses(
             bytes=min(distinct, touched * itemsize, size or distinct),
             itemsize=itemsize,
             stride=_innermost_stride(dep),
-            index=_canonical_index(dep),
+            index=_canonical_index(merged),
+            along=_along(merged, loops),
         )
 
 
@@ -271,20 +279,38 @@ def _innermost_stride(dep: inductor_deps.MemoryDep) -> int:
     return hint(step) if not (step.free_symbols & set(dep.var_names)) else 2
 
 
-def _canonical_index(dep: inductor_deps.MemoryDep) -> str:
-    """The index over the loop variables that it uses, loops merged where they are contiguous.
+def _canonical_index(merged: inductor_deps.MemoryDep) -> str:
+    """The index over the loop variables that it uses, loops ``merged`` where they are contiguous.
 
     So a pointwise write over [4096] and a reduction's read over [64, 64] of the same elements in
     the same order agree, and so does a broadcast read with the write of what it repeats.
     """
-    dep = dep.normalize()
     used = [
         (var, size)
-        for var, size in zip(dep.var_names, dep.size, strict=True)
-        if var in dep.index.free_symbols
+        for var, size in zip(merged.var_names, merged.size, strict=True)
+        if var in merged.index.free_symbols
     ]
     renamed = {var: sympy.Symbol(f"i{k}") for k, (var, _) in enumerate(used)}
-    return f"{dep.index.xreplace(renamed)} : {', '.join(str(size) for _, size in used)}"
+    return f"{merged.index.xreplace(renamed)} : {', '.join(str(size) for _, size in used)}"
+
+
+def _along(merged: inductor_deps.MemoryDep, loops: Sequence[int]) -> int:
+    """Which of ``loops`` the index uses, as in :attr:`Access.along`.
+
+    A dependency has the loops from the outermost on, neighbours as one where the index lets them,
+    and leaves out only those inside the last that it uses.
+    """
+    turning = [extent for extent in loops if extent > 1]
+    used = at = 0
+    for var, size in zip(merged.var_names, map(hint, merged.size), strict=True):
+        turns = 1
+        while turns < size and at < len(turning):
+            turns *= turning[at]
+            used |= (var in merged.index.free_symbols) << at
+            at += 1
+        if turns != size:
+            return UNPLACED
+    return used
 
 
 def _origins(
@@ -306,10 +332,16 @@ def _signature(
     origins: Sequence[str],
 ) -> str:
     names: dict[str, str] = {}
+    turning = [extent for extent in (*ranges[0], *ranges[1]) if extent > 1]
+    ends = combinations(range(len(turning) + 1), 2)
+    runs = [math.prod(turning[first:last]) for first, last in ends]
 
     def anonymous(access: Access) -> tuple[Any, ...]:
         name = names.setdefault(access.buffer, f"b{len(names)}")
-        return (name, access.kind, access.touched, access.bytes, access.itemsize, access.index)
+        # Where two runs of loops are as long, the index does not say which it goes along.
+        along = (access.along,) if len(runs) > len(set(runs)) else ()
+        told = (access.kind, access.touched, access.bytes, access.itemsize, access.index)
+        return (name, *told, *along)
 
     accesses = [anonymous(a) for a in (*reads, *writes)]
     body = getattr(node, "_body", None)

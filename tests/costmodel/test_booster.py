@@ -8,7 +8,7 @@ import lightgbm
 import numpy as np
 import pytest
 
-from fusewise.costmodel.booster import Booster, BoosterError
+from fusewise.costmodel.booster import Booster, BoosterError, text_of
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,19 @@ def test_a_copy_predicts_the_same(trained) -> None:
     expected = booster.predict(rows)
     del booster
     assert (copy.predict(rows) == expected).all()
+
+
+def test_the_text_that_is_kept_is_shorter_and_tells_the_same(trained) -> None:
+    rows = np.random.default_rng(3).normal(size=(50, 7))
+    text, whole = text_of(trained), trained.model_to_string()
+    assert len(text) < 0.9 * len(whole)
+    assert (Booster(text).predict(rows) == Booster(whole).predict(rows)).all()
+    again = lightgbm.Booster(model_str=text)
+    assert (
+        again.predict(rows, pred_contrib=True) == trained.predict(rows, pred_contrib=True)
+    ).all()
+    gains = [one.feature_importance("gain") for one in (again, trained)]
+    np.testing.assert_allclose(*gains, rtol=1e-5)
 
 
 def test_what_is_no_model_is_refused() -> None:
