@@ -37,7 +37,7 @@ from fusewise.compiler.survey import Predictor
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import Featurizer
 from fusewise.datasets.rows import ScheduleRow
-from fusewise.schedule.errors import FusewiseError, first_line
+from fusewise.schedule.errors import FusewiseError, PlanError, first_line
 from fusewise.schedule.inlining import InliningDecision
 from fusewise.schedule.plan import Plan, unfused
 from fusewise.schedule.problem import Problem, group_signature
@@ -136,7 +136,8 @@ class GraphPrograms:
             return None
         seconds = least_seconds(first.problem, self._profile)
         if seconds > self._settings.most_run_s:
-            self._failures.append(f"a run of it takes some {seconds:.1f} s, which is too long")
+            told = f"a run of it takes some {seconds * 1e3:.0f} ms, which is too long"
+            self._failures.append(told)
             return None
         self._share = min(1.0, _FULL_NODES / len(first.problem.nodes))
         first = dataclasses.replace(first, plans=first.plans[: 2 + self._few(self._settings.plans)])
@@ -197,7 +198,8 @@ class GraphPrograms:
             default = live.default_plan
             found.append(Lowered(choices, problem, default, distinct, live.decisions))
 
-        self._attempt(self._graph.survey, choices, visit)
+        # Which values can be stored or inlined otherwise a graph tells only when it is lowered.
+        self._attempt(self._graph.survey, choices, visit, unless=PlanError if choices else ())
         return found[0] if found else None
 
     def kernel_runs(self, lowered: Sequence[Lowered]) -> list[KernelRun]:
@@ -320,10 +322,20 @@ class GraphPrograms:
             else [],
         )
 
-    def _attempt(self, make: Callable[..., _T], *arguments: Any) -> _T | None:
-        """What ``make`` gives; None where it fails, which costs that one schedule."""
+    def _attempt(
+        self,
+        make: Callable[..., _T],
+        *arguments: Any,
+        unless: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> _T | None:
+        """What ``make`` gives; None where it fails, which costs that one schedule.
+
+        Failures are told, ``unless`` they are such.
+        """
         try:
             return make(*arguments)
+        except unless:
+            return None
         except (FusewiseError, RuntimeError, AssertionError) as error:
             self._failures.append(first_line(error))
             return None

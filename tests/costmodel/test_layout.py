@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fusewise.costmodel.layout import (
@@ -12,7 +13,7 @@ from fusewise.costmodel.layout import (
     moved,
     turned,
 )
-from fusewise.schedule.problem import Access, AccessKind
+from fusewise.schedule.problem import UNPLACED, Access, AccessKind
 
 
 def layout(
@@ -112,3 +113,19 @@ def test_turning_and_merging_loops() -> None:
     assert merged_loops(nchw.loops, 3, [nchw]) == ((131072,), ())
     assert merged_loops(nhwc.loops, 3, [nhwc]) == ((4, 1024, 32), ())
     assert merged_loops(nchw.loops, 2, [nchw]) == ((128,), (1024,))
+
+
+def test_what_is_told_of_loops_goes_before_a_guess() -> None:
+    loops = (8, 8, 8)
+    row = Access("x", "broadcast", 512, 32, 4, 1, "i0 : 8")
+
+    def steps(along: int) -> tuple[int, ...]:
+        found = layout_of(msgspec.structs.replace(row, along=along), loops)
+        assert found is not None
+        return found.steps
+
+    assert steps(UNPLACED) == steps(0b100) == (0, 0, 1)
+    assert steps(0b001) == (1, 0, 0)
+    assert steps(0b010) == (0, 1, 0)
+    # What does not fit is not believed.
+    assert steps(0b110) == (0, 0, 1)

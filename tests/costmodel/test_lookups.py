@@ -162,5 +162,8 @@ def test_an_update_each_turn_is_counted(gpu: DeviceProfile, lookup: Lookup) -> N
     whole, half = features(4), features(2)
     assert 2 ** whole[COLUMN["atomic_updates"]] == pytest.approx(_OUT, rel=0.01)
     assert 2 ** whole[COLUMN["atomic_hits"]] == pytest.approx(_OUT / 4096, rel=0.01)
+    # Each goes anywhere in its row, so it takes its turn; 4096 elements lie in 128 lines.
+    assert 2 ** whole[COLUMN["atomic_turns"]] == pytest.approx(_OUT, rel=0.01)
+    assert 2 ** whole[COLUMN["atomic_crowd"]] == pytest.approx(_OUT / 128, rel=0.01)
     assert whole[COLUMN["atomic_halves"]] == 0.0
     assert roofline_us(half[None])[0] > 2 * roofline_us(whole[None])[0]

@@ -66,6 +66,10 @@ def test_a_large_copy_takes_what_memory_takes() -> None:
         {"combining": 3e4},
         {"atomic_updates": 1e9},
         {"atomic_hits": 1e5},
+        {"atomic_turns": 1e9},
+        {"atomic_crowd": 1e6},
+        {"requests": 1e8},
+        {"spread": 4e9},
         {"welford": 3e9},
     ],
 )

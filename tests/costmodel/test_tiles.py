@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,3 +112,36 @@ def test_what_a_kernel_moves_is_told_by_its_blocks() -> None:
     assert plain.issued == 2 * n / 4 / WARP
     assert odd.issued == n / WARP + n / 4 / WARP
     assert apart.wavefronts > odd.wavefronts
+
+
+def pointwise(movers: list[Mover], loops: tuple[int, ...]) -> Tile:
+    return tile_of(math.prod(loops), [], movers, [Shape(loops, ())], 2, CORES)
+
+
+def test_a_piece_of_a_concatenation_is_read_where_it_lies() -> None:
+    rows, width, piece = 4096, 1024, 64
+    whole = mover(f"i0 : {rows * width}", (rows, width), rows * width, written=True)
+    index = f"{piece}*i0 + ((i1 - 512)) : {rows}, {width}"
+    read = mover(index, (rows, width), rows * width)
+    masked = read._replace(bytes=4 * rows * piece)
+    assert masked.part == piece / width
+    assert read.part == whole.part == 1.0
+    pieces, wide = pointwise([whole, masked], (rows, width)), pointwise([whole], (rows, width))
+    assert pieces.sectors == pytest.approx(wide.sectors * (1 + piece / width), rel=0.2)
+
+
+def test_windows_that_overlap_are_no_pieces() -> None:
+    rows, window = 4096, 9
+    read = mover(f"i0 + i1 : {rows}, {window}", (rows, window), rows * window)
+    assert read._replace(bytes=4 * (rows + window - 1)).part == 1.0
+
+
+def test_a_request_is_of_one_line() -> None:
+    rows, columns = 4096, 4096
+    total = rows * columns
+    stored = mover(f"i0 : {total}", (rows, columns), total, written=True)
+    apart = mover(f"{32 * columns}*i0 + 32*i1 : {rows}, {columns}", (rows, columns), total)
+    near, far = (pointwise([one, stored], (rows, columns)) for one in (stored, apart))
+    assert near.requests == pytest.approx(near.sectors / 4)
+    assert far.requests == pytest.approx(total, rel=0.05)
+    assert far.spread == pytest.approx(32 * 4 * total + 4 * total, rel=0.01)
