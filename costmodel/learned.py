@@ -42,7 +42,7 @@ _OF_CPUS: Final[Mapping[str, Any]] = {
     "learning_rate": 0.06,
     "colsample_bytree": 0.7,
     "extra_trees": False,
-    "n_estimators": 200,
+    "n_estimators": 250,
     "num_leaves": 40,
 }
 _DIFFICULTY_TREES: Final = 40
@@ -79,7 +79,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        n_estimators: int = 300,
+        n_estimators: int = 220,
         num_leaves: int = 60,
         learning_rate: float = 0.1,
         min_child_samples: int = 10,

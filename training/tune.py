@@ -39,10 +39,10 @@ _STARTUP: Final = 5
 def _space(trial: optuna.Trial) -> Parameters:
     """Parameters of one trial.
 
-    Trees stay at most 300 x 60: more take more than the 15 us a row that a search can afford.
+    Trees stay at most 220 x 60: more take more than the 15 us a row that a search can afford.
     """
     return {
-        "n_estimators": trial.suggest_int("n_estimators", 100, 300, step=10),
+        "n_estimators": trial.suggest_int("n_estimators", 100, 220, step=10),
         "num_leaves": trial.suggest_int("num_leaves", 7, 60),
         "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
         "min_child_samples": trial.suggest_int("min_child_samples", 3, 40, log=True),
