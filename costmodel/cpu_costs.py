@@ -12,12 +12,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fusewise.costmodel.cpu_tables import CLASSES, FREE, KEEN, NARROW, SWIFT, WIDE, Cost, Table
+from fusewise.costmodel.cpu_tables import (
+    CLASSES,
+    FREE,
+    KEEN,
+    NARROW,
+    STEADY,
+    SWIFT,
+    WIDE,
+    Cost,
+    Table,
+)
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import FloatArray
 
 #: Of the processors that are known.
-TABLES: Final = (NARROW, WIDE, SWIFT, KEEN)
+TABLES: Final = (NARROW, WIDE, SWIFT, KEEN, STEADY)
 _TABLES: Final = {table.name: table for table in TABLES}
 _MASKS: Final = ("order", "equality", "logic", "index", "masked")
 _MASKING: Final = frozenset(" ".join(CLASSES[k] for k in _MASKS).split())

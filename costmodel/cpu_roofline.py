@@ -124,8 +124,33 @@ _KEEN: Final = Constants(
     store_overlap=3.88,
     overlap=3.82,
 )
+_STEADY: Final = Constants(
+    serial_us=0.00265,
+    fork_share=0.589,
+    fork_each_us=0.198,
+    barrier_each_us=0.524,
+    own_bytes=6.21e05,
+    own_rate=2.6e05,
+    cache_share=2.44,
+    copy_share=0.842,
+    shared_part=1.6,
+    sharpness=3.08,
+    line=0.0756,
+    across=0.196,
+    random=0.114,
+    in_place=0.305,
+    store_rate=1.62e05,
+    store_overlap=1.44,
+    overlap=0.941,
+)
 #: By the name of the table of the processor that one is most like.
-_CONSTANTS: Final = {"narrow": _NARROW, "wide": _WIDE, "swift": _SWIFT, "keen": _KEEN}
+_CONSTANTS: Final = {
+    "narrow": _NARROW,
+    "wide": _WIDE,
+    "swift": _SWIFT,
+    "keen": _KEEN,
+    "steady": _STEADY,
+}
 _NS: Final = 1e-3
 
 

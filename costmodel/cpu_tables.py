@@ -1,6 +1,6 @@
 """What operations and accesses of C++ loops cost on one thread of the processors that are known.
 
-In nanoseconds of the four processors that the x86 dataset was taken on, three with vectors of 64
+In nanoseconds of the five processors that the x86 dataset was taken on, four with vectors of 64
 bytes and masks for parts of them, one with 32 bytes and none. They fit the kernels of its training
 families. Says nothing of which device is like which of them.
 """
@@ -261,6 +261,81 @@ SWIFT: Final = Table(
     unforeseen=Cost(lane=0.403),
     remembered=1.2e4,
     rates=(115.0, 102.0, 1.53),
+)
+
+#: Fitted to rows of an EPYC (family 25, model 17), 2 threads.
+STEADY: Final = Table(
+    name="steady",
+    width=64,
+    turn=Cost(0.0206, scalar=0.109),
+    start=Cost(0.0133),
+    jump=Cost(lane=0.4),
+    stay=Cost(0.0466, scalar=0.0241),
+    tile=Cost(1.2),
+    tile_low=Cost(1.74),
+    border=Cost(5.38),
+    operations=_named(
+        {
+            "arithmetic": Cost(0.107, scalar=0.173),
+            "extremum": Cost(0.0342, scalar=0.169),
+            "rounding": Cost(0.35, scalar=1.46),
+            "sign": Cost(1.42, scalar=4.18),
+            "division": Cost(0.262, scalar=0.973),
+            "root": Cost(2.05, scalar=0.383),
+            "inverse root": Cost(2.66, scalar=0.9),
+            "remainder": Cost(27.0, scalar=0.124),
+            "exp": Cost(5.88, scalar=1.4),
+            "log": Cost(16.1, scalar=3.53),
+            "tanh": Cost(23.3, scalar=29.7),
+            "sigmoid": Cost(6.85, scalar=3.61),
+            "erf": Cost(10.9, scalar=2.54),
+            "sine": Cost(4.01, scalar=0.839),
+            "pow": Cost(33.6, scalar=4.01),
+            "order": Cost(0.196, scalar=0.0278),
+            "equality": Cost(0.0362, scalar=0.0518),
+            "logic": Cost(0.54, scalar=0.0389),
+            "where": Cost(0.151, scalar=0.033),
+            "conversion": Cost(0.00284, scalar=0.0394),
+            "index": Cost(0.0131, lane=0.00108, scalar=0.0259),
+            "lookup": Cost(0.0151, lane=0.00161, scalar=0.0297),
+            "masked": Cost(0.383, lane=0.0562, scalar=0.057),
+            "random": Cost(lane=11.0, scalar=4.01),
+        }
+    ),
+    other=Cost(0.0626, scalar=0.0676),
+    steps={
+        "sum": Cost(0.237, scalar=0.0546, end=0.688),
+        "cascade": Cost(1.36, scalar=0.0287, end=1.05),
+        "prod": Cost(0.0208, scalar=0.0281, end=0.65),
+        "welford": Cost(4.09, scalar=0.801, end=48.5),
+        "max": Cost(1.78, scalar=0.283, end=4.1),
+        "min": Cost(0.943, scalar=0.12, end=2.46),
+        "any": Cost(0.0987, scalar=0.0401, end=2.63),
+    },
+    step=Cost(5.61, scalar=0.401, end=7.14),
+    loads={
+        0: Cost(0.111, lane=0.384, scalar=0.04, part=0.16, half=3.18),
+        1: Cost(0.0377, lane=0.0046, scalar=0.0373, part=0.236, half=0.0433),
+        2: Cost(0.316, scalar=0.0948, part=0.0446, half=0.184),
+        4: Cost(0.00392, scalar=0.0612, part=0.0819),
+        8: Cost(0.0455, lane=0.0108, scalar=0.027, part=0.154),
+    },
+    stores={
+        0: Cost(0.109, lane=4.79, scalar=0.0506, part=0.328, half=0.299),
+        1: Cost(0.098, lane=0.0265, scalar=0.0409, part=0.303, half=0.1),
+        2: Cost(1.12, scalar=0.0392, part=0.147, half=0.151),
+        4: Cost(0.0691, scalar=0.0249, part=0.289),
+        8: Cost(0.0355, lane=0.0107, scalar=0.0543, part=0.314),
+    },
+    gather=Cost(lane=0.239, scalar=0.0967),
+    atomic=Cost(lane=2.29, scalar=4.79),
+    atomic_low=Cost(lane=6.7, scalar=8.55),
+    atomic_far=Cost(lane=0.801, scalar=0.793),
+    atomic_shared=Cost(lane=1.48, scalar=12.0),
+    winding=Cost(lane=0.762, scalar=0.146),
+    unforeseen=Cost(lane=0.601),
+    remembered=12000.0,
+    rates=(97.0, 105.0, 1.21),
 )
 
 #: Fitted to rows of another Xeon (family 6, model 167), 2 threads.
