@@ -178,9 +178,12 @@ def _kind(node: _SchedulerNode) -> NodeKind:
 def _flops(node: _SchedulerNode, origins: Sequence[torch.fx.Node]) -> int:
     """Operations of a library call or a template; 0 where unknown."""
     counted = node.estimate_flops()
-    if not counted and node.is_template():
-        # Inductor counts those of the one operator that a node is of, which no template's knows.
-        counted = sum(_operations(origin) for origin in origins)
+    if not counted:
+        # Inductor counts those of the one operator that a node says it is of. No template does,
+        # nor a library call whose result a lowering rounds; that is of the last operator, others
+        # are of what it reads.
+        own = origins if node.is_template() else origins[-1:]
+        counted = sum(map(_operations, own))
     return int(counted or 0)
 
 
