@@ -14,6 +14,7 @@ import numpy as np
 from fusewise.costmodel.block_table import OF_KERNEL, OF_SIZES
 from fusewise.costmodel.block_tiles import SECTOR, WARP, Array, Tiles
 from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.settled import settled
 from fusewise.costmodel.triton_facts import KernelFacts
 from fusewise.schedule.block_sizes import BlockSizes
 
@@ -36,9 +37,9 @@ def block_features(facts: KernelFacts, sizes: Sequence[BlockSizes], own: BlockSi
     """
     tiles = Tiles(facts.accesses, tuple(facts.numels))
     columns = _of_sizes(facts, tiles, (own, *sizes))
-    every = np.array([columns[feature.name] for feature in OF_SIZES]).T
+    every = settled(np.array([columns[feature.name] for feature in OF_SIZES]).T)
     kernel = _of_kernel(facts, tiles)
-    fixed = np.array([kernel[feature.name] for feature in OF_KERNEL])
+    fixed = settled(np.array([kernel[feature.name] for feature in OF_KERNEL]))
     return np.column_stack(
         [np.broadcast_to(fixed, (len(sizes), len(fixed))), every[1:], every[1:] - every[0]]
     )

@@ -22,6 +22,7 @@ from fusewise.costmodel.familiar import familiarise, kinds_of
 from fusewise.costmodel.feature_table import FEATURES
 from fusewise.costmodel.interface import FloatArray, Prediction
 from fusewise.costmodel.roofline import check_features, roofline_us
+from fusewise.costmodel.settled import settled, settled_record
 from fusewise.costmodel.trained import TrainedModel, design
 from fusewise.schedule.errors import ModelError
 
@@ -36,6 +37,9 @@ _FAIR: Final = 0.2
 #: logs of predicted over measured time beyond which it pulls no harder.
 _LEAST_CURVATURE: Final = 0.05
 _FARTHEST: Final = (-4.0, 1.5)
+#: Significant bits of a gradient's errors: so few that in all the gradients of a training none lies
+#: where processors would round it differently, and enough to tell 0.002 % of a time.
+_BITS: Final = 16
 #: Parameters that suit kernels of a CPU better than the estimator's own, which suit a GPU's: there
 #: are fewer of them, of several devices, and their times are noisier.
 _OF_CPUS: Final[Mapping[str, Any]] = {
@@ -144,8 +148,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_features(x, "training data")
         _check_targets(x, y)
         base = roofline_us(x)
-        log_base = np.log(base)
-        matrix, target = design(x, base), np.log(y / base)
+        matrix, target = design(x, base), settled(np.log(y / base))
+        log_base = matrix[:, -1]
         labels = _labels(len(y), groups)
         folds = self._folds(labels)
         booster = self._train(matrix, target)
@@ -175,7 +179,12 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         familiar = familiarise(
             x, log_base, labels, folds, margin=self.margin, false_alarms=self.false_alarms
         )
-        self.model_ = TrainedModel(text_of(booster), text_of(difficulty), calibration, familiar)
+        self.model_ = TrainedModel(
+            text_of(booster),
+            text_of(difficulty),
+            settled_record(calibration),
+            settled_record(familiar),
+        )
         self.n_features_in_ = x.shape[1]
         return self
 
@@ -251,7 +260,7 @@ def relative(ratio: FloatArray, data: lightgbm.Dataset) -> tuple[FloatArray, Flo
         ratio: log of predicted over roofline time, [n].
         data: with the log of measured over roofline time as its label.
     """
-    over = np.exp(np.clip(ratio - np.asarray(data.get_label()), *_FARTHEST))
+    over = settled(np.exp(np.clip(ratio - np.asarray(data.get_label()), *_FARTHEST)), _BITS)
     error = over - 1
     weight = _FAIR / (np.abs(error) + _FAIR)
     return weight * error * over, np.maximum((weight * over) ** 2, _LEAST_CURVATURE)

@@ -22,6 +22,7 @@ from fusewise.costmodel.interface import FloatArray, Prediction, Source
 from fusewise.costmodel.overheads import Overheads
 from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
+from fusewise.costmodel.settled import settled
 from fusewise.schedule.errors import ModelError
 
 
@@ -127,8 +128,8 @@ class TrainedModel:
             empty = np.empty(0)
             return Prediction(empty, empty, empty, ())
         base = roofline_us(features)
-        log_base = np.log(base)
-        matrix = np.column_stack([features, log_base])
+        matrix = design(features, base)
+        log_base = matrix[:, -1]
         ratio = self._booster.predict(matrix)
         difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]))
         cal = self.calibration
@@ -169,4 +170,4 @@ class TrainedModel:
 
 def design(features: FloatArray, base_us: FloatArray) -> FloatArray:
     """What the trees see, shape [n, F + 1]: the features and the log of the roofline."""
-    return np.column_stack([features, np.log(base_us)])
+    return np.column_stack([features, settled(np.log(base_us))])

@@ -22,6 +22,7 @@ from fusewise.costmodel.learned import MIN_ROWS, LearnedCostModel, estimator_for
 from fusewise.costmodel.model_file import Manifest, SavedModel
 from fusewise.costmodel.registry import save_model
 from fusewise.costmodel.roofline import Roofline
+from fusewise.costmodel.settled import settled_record
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.rows import ModelRow
 from fusewise.datasets.samples import KernelSamples
@@ -297,7 +298,9 @@ def _manifest(
         graphs=len(set(samples.graph_key)),
         families=tuple(sorted({str(f) for part in every for f in part.family if f})),
         parameters=parameters,
-        metrics={name: value for name, value in told.items() if not isinstance(value, dict)},
+        metrics=settled_record(
+            {k: value for k, value in told.items() if not isinstance(value, dict)}
+        ),
         versions={name: version(name) for name in ("torch", "lightgbm", "numpy", "fusewise")},
         created=created,
     )

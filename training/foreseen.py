@@ -20,6 +20,7 @@ from fusewise.costmodel.learned import LearnedCostModel, folds_of
 from fusewise.costmodel.overheads import NONE, Amounts, Overheads
 from fusewise.costmodel.plan_cost import PlanCost, PlanPrediction, is_unsure
 from fusewise.costmodel.plan_margins import PlanMargins, plan_margins
+from fusewise.costmodel.settled import settled_record
 from fusewise.datasets.samples import KernelSamples, ScheduleSample, ScheduleSamples
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import check_plan
@@ -79,11 +80,12 @@ def record_made(
     plans = _predicted_plans(samples, profile, extern_us, model_of)
     overheads = overheads_from(np.array([p.measured_us for p in plans]), [p.amounts for p in plans])
     tried = tried_schedules(samples, profile, extern_us, model_of, overheads)
-    return msgspec.structs.replace(
+    found = msgspec.structs.replace(
         gains_from(tried, profile.kind),
         plans=_margins(plans, overheads or NONE),
         overheads=overheads,
     )
+    return settled_record(found)
 
 
 class _PredictedPlan(NamedTuple):

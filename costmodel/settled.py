@@ -1,0 +1,43 @@
+"""Numbers that come out alike on every processor.
+
+Logarithms and sums of arrays differ between processors in the last bits of a double, as numpy has
+them computed by whatever instructions there are. Among equally good splits of a tree that decides
+which one is taken. What models are trained on is therefore rounded far above such differences, and
+far below what a measurement can tell; and so is what is kept of their errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from fusewise.costmodel.interface import FloatArray
+
+_T = TypeVar("_T")
+
+#: Significant decimal digits of a number that is kept.
+_DIGITS: Final = 9
+
+
+def settled(values: FloatArray, bits: int = 24) -> FloatArray:
+    """``values``, of any shape, with so many significant bits: as many as fp32 has by default."""
+    fraction, exponent = np.frexp(values)
+    rounded: FloatArray = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
+    return rounded
+
+
+def settled_record(record: _T) -> _T:
+    """``record`` with every float in it rounded: of a struct, tuple, list or dict, or one alone."""
+    found: Any = record
+    if isinstance(record, float):
+        found = float(f"{record:.{_DIGITS}g}")
+    elif isinstance(record, msgspec.Struct):
+        parts = {name: settled_record(getattr(record, name)) for name in record.__struct_fields__}
+        found = msgspec.structs.replace(record, **parts)
+    elif isinstance(record, tuple | list):
+        found = type(record)(map(settled_record, record))
+    elif isinstance(record, dict):
+        found = {key: settled_record(value) for key, value in record.items()}
+    return found  # type: ignore[no-any-return]
