@@ -7,25 +7,20 @@ it adds up. Explains predictions, and changes none.
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 import numpy as np
 
 from fusewise.costmodel.feature_table import COLUMN, FEATURES
 from fusewise.costmodel.interface import CostModel, FloatArray
-from fusewise.costmodel.roofline import check_features, roofline_parts, roofline_us
-from fusewise.costmodel.trained import TrainedModel, design
-
-#: What the trees see beside the features.
-_ROOFLINE: Final = "roofline"
+from fusewise.costmodel.roofline import check_features, roofline_parts
+from fusewise.costmodel.trained import DESIGN, TrainedModel, design
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
-    """What one feature does to a prediction."""
+    """What one feature, or term of the roofline, does to a prediction."""
 
     feature: str
-    #: Value and unit of the feature, as in the table of features.
+    #: Value and unit of the feature, as in the table of features; of a term the log of its share.
     value: float
     unit: str
     #: SHAP value: added to the log of the time, so the time is multiplied by exp of it.
@@ -82,8 +77,8 @@ def attribute(model: CostModel, features: FloatArray, *, trees: bool = True) -> 
     """
     check_features(features, f"model {model.name}")
     parts = roofline_parts(features)
-    base = roofline_us(features)
-    shap = _shap(model, features) if trees and isinstance(model, TrainedModel) else None
+    base, matrix = parts.us, design(features, parts)
+    shap = _shap(model, matrix) if trees and isinstance(model, TrainedModel) else None
     return [
         Attribution(
             roofline_us=float(base[i]),
@@ -91,7 +86,7 @@ def attribute(model: CostModel, features: FloatArray, *, trees: bool = True) -> 
             memory_us=float(parts.memory[i]),
             arithmetic_us=float(parts.arithmetic[i]),
             base_factor=1.0 if shap is None else float(np.exp(shap[i, -1])),
-            contributions=() if shap is None else _ranked(features[i], base[i], shap[i]),
+            contributions=() if shap is None else _ranked(matrix[i], shap[i]),
         )
         for i in range(len(features))
     ]
@@ -115,16 +110,14 @@ def moved_bytes(features: FloatArray) -> tuple[int, int]:
     return total("read_"), total("written_")
 
 
-def _shap(model: TrainedModel, features: FloatArray) -> FloatArray:
-    """Shape [n, F + 2]: the features, the log of the roofline, and the mean."""
-    if not len(features):
-        return np.empty((0, len(FEATURES) + 2))
-    return model.contributions(design(features, roofline_us(features)))
+def _shap(model: TrainedModel, matrix: FloatArray) -> FloatArray:
+    """Shape [n, D + 1]: what the trees see, and the mean."""
+    if not len(matrix):
+        return np.empty((0, len(DESIGN) + 1))
+    return model.contributions(matrix)
 
 
-def _ranked(features: FloatArray, base: float, shap: FloatArray) -> tuple[Contribution, ...]:
-    names = [*((f.name, f.unit) for f in FEATURES), (_ROOFLINE, "log us")]
-    values = [*features.tolist(), float(np.log(base))]
+def _ranked(values: FloatArray, shap: FloatArray) -> tuple[Contribution, ...]:
     found = [
         Contribution(
             feature=name,
@@ -133,6 +126,8 @@ def _ranked(features: FloatArray, base: float, shap: FloatArray) -> tuple[Contri
             shap=float(added),
             factor=float(np.exp(added)),
         )
-        for (name, unit), value, added in zip(names, values, shap[:-1].tolist(), strict=True)
+        for (name, unit), value, added in zip(
+            DESIGN, values.tolist(), shap[:-1].tolist(), strict=True
+        )
     ]
     return tuple(sorted(found, key=lambda c: (-abs(c.shap), c.feature)))

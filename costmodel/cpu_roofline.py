@@ -13,6 +13,7 @@ import numpy as np
 
 from fusewise.costmodel.cpu_costs import TABLES, nearest
 from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.roofline_parts import RooflineParts
 
 
 class Constants(NamedTuple):
@@ -168,10 +169,10 @@ def _together(one: FloatArray, other: FloatArray, exponent: FloatArray) -> Float
 
 def cpu_parts(
     amount: Callable[[str], FloatArray], rate: Callable[[str], FloatArray]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Launch, memory and arithmetic time of each kernel, three arrays [n] in microseconds.
+) -> RooflineParts:
+    """What the time of each kernel is made of.
 
-    The last two are each as much longer as they do not overlap.
+    Memory and arithmetic are each as much longer as they do not overlap.
 
     Args:
         amount: a feature [n] as a plain number.
@@ -207,18 +208,32 @@ def cpu_parts(
     outside = _part_above(
         fresh, fitted("shared_part") * amount("device_cache_bytes"), fitted("sharpness")
     )
-    memory = (1.0 - outside) * near + outside * far
+    copied = (1.0 - outside) * near + outside * far
     lines = fitted("line") * amount("line_bytes") + fitted("across") * amount("across_bytes")
     lines += fitted("in_place") * amount("in_place")
-    memory += lines / (workers * cache)
-    memory += (
-        fitted("random") * amount("random_bytes") * threads / (workers * rate("device_gather"))
-    )
+    lines /= workers * cache
+    lookups = fitted("random") * amount("random_bytes") * threads
+    lookups /= workers * rate("device_gather")
 
     stored = amount("written_contiguous") + amount("written_strided") + amount("written_other")
-    memory = _together(memory, stored / (workers * fitted("store_rate")), fitted("store_overlap"))
+    stores = stored / (workers * fitted("store_rate"))
+    memory = _together(copied + lines + lookups, stores, fitted("store_overlap"))
 
-    work = _NS * amount("instructions") + amount("flops") / rate("device_flops")
+    operations = _NS * amount("instructions")
+    work = operations + amount("flops") / rate("device_flops")
     together = _together(memory, work, fitted("overlap"))
     stretch = together / np.maximum(np.maximum(memory, work), 1e-12)
-    return launch, memory * stretch, work * stretch
+    return RooflineParts(
+        launch=launch,
+        memory=memory * stretch,
+        arithmetic=work * stretch,
+        waiting=np.zeros_like(launch),
+        terms={
+            "launch": launch,
+            "bytes": copied,
+            "sectors": lines,
+            "lookups": lookups,
+            "stores": stores,
+            "operations": operations,
+        },
+    )

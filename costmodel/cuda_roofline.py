@@ -13,6 +13,7 @@ import numpy as np
 
 from fusewise.costmodel.device import TENSOR_CORES
 from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.roofline_parts import RooflineParts
 from fusewise.costmodel.touches import DISTINCT
 
 #: Cost of one operation of each class in fp32 additions (half a fused multiply-add each); what is
@@ -94,8 +95,8 @@ _HALF_US: Final = 2.14e-05
 
 def cuda_parts(
     amount: Callable[[str], FloatArray], rate: Callable[[str], FloatArray]
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Launch, memory and arithmetic time of each kernel and what it waits besides, in microseconds.
+) -> RooflineParts:
+    """What the time of each kernel is made of.
 
     Args:
         amount: a feature [n] as a plain number.
@@ -132,9 +133,9 @@ def cuda_parts(
     stored = amount("stored_sectors") / np.maximum(sectors, 1.0)
     request = (1.0 - stored) * _READ_REQUEST_US + stored * _STORE_REQUEST_US
     asked = np.maximum(sectors * _TOUCHED_SHARE / cache, amount("requests") * request)
-    memory = np.maximum(moved, asked) / drawn
     begun = np.where(finished, 0.0, amount("programs") * _BLOCK_US / spread)
-    memory = np.maximum(np.maximum(memory, lines), np.maximum(begun, _updating(amount)))
+    updates = _updating(amount)
+    memory = np.maximum.reduce((moved / drawn, asked / drawn, lines, begun, updates))
 
     additions = rate("device_flops") / 2.0
     work = sum((each * amount(name) for name, each in _ADDITIONS.items()), np.zeros(n))
@@ -146,14 +147,33 @@ def cuda_parts(
     # Eight-byte lanes are half as many.
     work *= 1.0 + amount("wide")
     exponentials = amount("transcendental") / rate("device_transcendental")
-    arithmetic = (work / additions + exponentials * _EXPONENTIAL_SHARE) / filled**_IDLE
+    operations = work / additions / filled**_IDLE
+    functions = exponentials * _EXPONENTIAL_SHARE / filled**_IDLE
     matrices = 1.0 + (TENSOR_CORES - 1.0) * amount("half")
-    arithmetic += amount("flops") / (2.0 * additions * matrices)
+    arithmetic = operations + functions + amount("flops") / (2.0 * additions * matrices)
 
     more = np.maximum(memory, arithmetic)
     body = _together(memory, arithmetic, _NORM)
-    apart = _together(body, _waiting(amount, distinct), _WAITING_NORM) - more
-    return amount("device_launch"), memory, arithmetic, apart + amount("atomic_halves") * _HALF_US
+    waits = _waiting(amount, distinct)
+    apart = _together(body, waits, _WAITING_NORM) - more
+    launch = amount("device_launch")
+    return RooflineParts(
+        launch=launch,
+        memory=memory,
+        arithmetic=arithmetic,
+        waiting=apart + amount("atomic_halves") * _HALF_US,
+        terms={
+            "launch": launch,
+            "bytes": moved / drawn,
+            "sectors": asked / drawn,
+            "lookups": lines,
+            "blocks": begun,
+            "updates": updates,
+            "operations": operations,
+            "functions": functions,
+            "waits": waits,
+        },
+    )
 
 
 def _together(one: FloatArray, other: FloatArray, norm: float) -> FloatArray:

@@ -19,11 +19,10 @@ from sklearn.utils.validation import check_is_fitted
 from fusewise.costmodel.booster import text_of
 from fusewise.costmodel.calibration import calibrate
 from fusewise.costmodel.familiar import familiarise, kinds_of
-from fusewise.costmodel.feature_table import FEATURES
 from fusewise.costmodel.interface import FloatArray, Prediction
-from fusewise.costmodel.roofline import check_features, roofline_us
+from fusewise.costmodel.roofline import check_features, roofline_parts
 from fusewise.costmodel.settled import settled, settled_record
-from fusewise.costmodel.trained import TrainedModel, design
+from fusewise.costmodel.trained import DESIGN, ROOFLINE_AT, TrainedModel, design
 from fusewise.schedule.errors import ModelError
 
 if TYPE_CHECKING:
@@ -147,9 +146,9 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         y = np.asarray(us, dtype=np.float64)
         check_features(x, "training data")
         _check_targets(x, y)
-        base = roofline_us(x)
-        matrix, target = design(x, base), settled(np.log(y / base))
-        log_base = matrix[:, -1]
+        parts = roofline_parts(x)
+        matrix, target = design(x, parts), settled(np.log(y / parts.us))
+        log_base = matrix[:, ROOFLINE_AT]
         labels = _labels(len(y), groups)
         folds = self._folds(labels)
         booster = self._train(matrix, target)
@@ -225,7 +224,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "force_row_wise": True,
             "verbosity": -1,
         }
-        names = [feature.name for feature in FEATURES] + ["roofline"]
+        names = [name for name, _ in DESIGN]
 
         def train(**instead: Any) -> lightgbm.Booster:
             data = lightgbm.Dataset(matrix, label=target, feature_name=names, free_raw_data=True)
@@ -244,7 +243,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         import lightgbm
 
         parameters = {**_DIFFICULTY, "seed": self.seed}
-        names = [feature.name for feature in FEATURES] + ["roofline", "ratio"]
+        names = [*(name for name, _ in DESIGN), "ratio"]
         data = lightgbm.Dataset(matrix, label=error, feature_name=names, free_raw_data=True)
         return lightgbm.train(parameters, data, num_boost_round=_DIFFICULTY_TREES)
 

@@ -29,8 +29,8 @@ _T = TypeVar("_T")
 
 SUFFIX: Final = ".fusewise.json"
 _FORMAT: Final = "fusewise cost model"
-#: 2: the difficulty and what is familiar came in.
-FORMAT_VERSION: Final = 2
+#: 2: the difficulty and what is familiar came in; 3: trees see the terms of the roofline.
+FORMAT_VERSION: Final = 3
 _TRAIN: Final = "train a model with train-costmodel, or choose another file"
 
 

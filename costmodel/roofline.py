@@ -9,7 +9,6 @@ It never learns anything.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -21,6 +20,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
 from fusewise.costmodel.partials import device_amounts
+from fusewise.costmodel.roofline_parts import RooflineParts
 from fusewise.schedule.errors import ModelError
 
 #: The 90 % interval of an analytic estimate: a factor of four either way. Published analytic models
@@ -43,25 +43,6 @@ def check_features(features: FloatArray, subject: str) -> None:
             subject=subject,
             remedy=f"compute them with Featurizer of features version {FEATURES_VERSION}",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RooflineParts:
-    """What the analytic time is made of, each of shape [n] in microseconds."""
-
-    launch: FloatArray
-    #: Of the next two the greater one counts.
-    memory: FloatArray
-    arithmetic: FloatArray
-    #: Until what blocks of a CUDA kernel load has arrived, turn after turn, and what memory and
-    #: arithmetic do not overlap.
-    waiting: FloatArray
-
-    @property
-    def us(self) -> FloatArray:
-        """The whole."""
-        result: FloatArray = self.launch + np.maximum(self.memory, self.arithmetic) + self.waiting
-        return result
 
 
 def roofline_us(features: FloatArray, profile: DeviceProfile | None = None) -> FloatArray:
@@ -107,14 +88,9 @@ def roofline_parts(features: FloatArray, profile: DeviceProfile | None = None) -
 
     cuda = amount("is_cuda") > 0
     if not cuda.any():
-        return RooflineParts(*cpu_parts(amount, rate), np.zeros(len(features)))
-    found: tuple[FloatArray, ...] = cuda_parts(amount, rate)
-    if not cuda.all():
-        host = (*cpu_parts(amount, rate), np.zeros(len(features)))
-        found = tuple(
-            np.where(cuda, ours, theirs) for ours, theirs in zip(found, host, strict=True)
-        )
-    return RooflineParts(*found)
+        return cpu_parts(amount, rate)
+    found = cuda_parts(amount, rate)
+    return found if cuda.all() else found.where(cuda, cpu_parts(amount, rate))
 
 
 class Roofline:

@@ -8,7 +8,7 @@ far below what a measurement can tell; and so is what is kept of their errors.
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,11 +17,8 @@ from fusewise.costmodel.interface import FloatArray
 
 _T = TypeVar("_T")
 
-#: Significant decimal digits of a number that is kept.
-_DIGITS: Final = 9
 
-
-def settled(values: FloatArray, bits: int = 24) -> FloatArray:
+def settled(values: FloatArray | np.float64, bits: int = 24) -> FloatArray:
     """``values``, of any shape, with so many significant bits: as many as fp32 has by default."""
     fraction, exponent = np.frexp(values)
     rounded: FloatArray = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
@@ -29,10 +26,13 @@ def settled(values: FloatArray, bits: int = 24) -> FloatArray:
 
 
 def settled_record(record: _T) -> _T:
-    """``record`` with every float in it rounded: of a struct, tuple, list or dict, or one alone."""
+    """``record`` with every float in it rounded as :func:`settled` rounds.
+
+    It may be a struct, tuple, list or dict of such, or a float alone.
+    """
     found: Any = record
     if isinstance(record, float):
-        found = float(f"{record:.{_DIGITS}g}")
+        found = float(settled(np.float64(record)))
     elif isinstance(record, msgspec.Struct):
         parts = {name: settled_record(getattr(record, name)) for name in record.__struct_fields__}
         found = msgspec.structs.replace(record, **parts)

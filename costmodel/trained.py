@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -16,14 +17,23 @@ from fusewise.costmodel.block_model import BlockModel
 from fusewise.costmodel.booster import Booster, BoosterError
 from fusewise.costmodel.calibration import Calibration
 from fusewise.costmodel.familiar import Familiar
-from fusewise.costmodel.feature_table import FEATURES_VERSION
+from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
 from fusewise.costmodel.gains import Gains
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
 from fusewise.costmodel.overheads import Overheads
 from fusewise.costmodel.plan_margins import PlanMargins
-from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_us
-from fusewise.costmodel.settled import settled
+from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_parts
+from fusewise.costmodel.roofline_parts import TERMS, RooflineParts
 from fusewise.schedule.errors import ModelError
+
+#: Names and units of what the trees see.
+DESIGN: Final = (
+    *((feature.name, feature.unit) for feature in FEATURES),
+    ("roofline", "log us"),
+    *((f"roofline_{name}", "log share") for name in TERMS),
+)
+#: Where the log of the roofline stands.
+ROOFLINE_AT: Final = len(FEATURES)
 
 
 class TrainedModel:
@@ -44,8 +54,8 @@ class TrainedModel:
     ) -> None:
         """``trees`` and ``difficulty`` are texts of LightGBM boosters.
 
-        The trees see the features and the log roofline, and give the log of time over roofline;
-        the difficulty sees that as well, and gives the absolute error to expect.
+        The trees see what ``design`` tells, and give the log of time over roofline; the
+        difficulty sees that as well, and gives the absolute error to expect.
         """
         self.trees = trees
         self.difficulty = difficulty
@@ -127,9 +137,8 @@ class TrainedModel:
         if not len(features):
             empty = np.empty(0)
             return Prediction(empty, empty, empty, ())
-        base = roofline_us(features)
-        matrix = design(features, base)
-        log_base = matrix[:, -1]
+        matrix = design(features, roofline_parts(features))
+        log_base = matrix[:, ROOFLINE_AT]
         ratio = self._booster.predict(matrix)
         difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]))
         cal = self.calibration
@@ -155,7 +164,7 @@ class TrainedModel:
         return Prediction(np.exp(middle), np.exp(middle - width), np.exp(middle + width), source)
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
-        """SHAP values of the trees' log ratio, shape [n, F + 2], the mean of all rows last.
+        """SHAP values of the trees' log ratio, shape [n, D + 1], the mean of all rows last.
 
         ``matrix`` is as :func:`design` makes it; each row adds up to what the trees predict.
         """
@@ -168,6 +177,6 @@ class TrainedModel:
         return values
 
 
-def design(features: FloatArray, base_us: FloatArray) -> FloatArray:
-    """What the trees see, shape [n, F + 1]: the features and the log of the roofline."""
-    return np.column_stack([features, settled(np.log(base_us))])
+def design(features: FloatArray, parts: RooflineParts) -> FloatArray:
+    """What the trees see, shape [n, D] as in ``DESIGN``: the features, and what ``parts`` tell."""
+    return np.column_stack([features, parts.told])

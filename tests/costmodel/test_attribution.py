@@ -10,10 +10,10 @@ import pytest
 
 from fusewise.costmodel.attribution import amounts, attribute, moved_bytes
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.feature_table import FEATURES
 from fusewise.costmodel.features import Featurizer
 from fusewise.costmodel.learned import LearnedCostModel
 from fusewise.costmodel.roofline import Roofline, roofline_parts, roofline_us
+from fusewise.costmodel.trained import DESIGN
 from fusewise.schedule.errors import ModelError
 from fusewise.schedule.problem import Problem
 
@@ -31,7 +31,7 @@ def test_shap_values_add_up_to_the_prediction(kernels: MakeKernels) -> None:
         assert found[i].trees_us == pytest.approx(predicted.us[i])
         shaps = [abs(c.shap) for c in found[i].contributions]
         assert shaps == sorted(shaps, reverse=True)
-        assert len(shaps) == len(FEATURES) + 1
+        assert len(shaps) == len(DESIGN)
         for c in found[i].contributions:
             assert c.factor == pytest.approx(np.exp(c.shap))
 
