@@ -1,7 +1,7 @@
 """The analytic time of a C++ kernel: threads that start, bytes of each, and what each of them does.
 
 Part of the roofline. Constants fit the kernels of the x86 dataset's training families best, on
-four processors with 1, 2 and 16 threads. It never learns anything.
+five processors with 1, 2 and 16 threads. It never learns anything.
 """
 
 from __future__ import annotations

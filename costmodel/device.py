@@ -46,7 +46,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     without a unit in its name then gives a documented part of another rate.
     """
 
-    #: Stable text that names the device, such as ``cpu-AMD_EPYC-2t`` or ``cuda-NVIDIA_H200``.
+    #: Stable text that names the device, such as ``cpu-AMD_EPYC_family_26_model_2-2t`` or
+    #: ``cuda-NVIDIA_H200``.
     key: str
     kind: Literal["cpu", "cuda"]
     name: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
@@ -21,7 +21,7 @@ from fusewise.costmodel.overheads import Overheads
 from fusewise.costmodel.plan_cost import GroupCost
 from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.schedule.kernel_choices import COMBO
-from fusewise.schedule.problem import FINISHED_KINDS, Problem, group_signature
+from fusewise.schedule.problem import FINISHED_KINDS, Problem, call_signature, group_signature
 from fusewise.schedule.products import TEMPLATE
 from fusewise.schedule.reductions import SPLIT
 from fusewise.schedule.schedule import NODE, Choice
@@ -36,7 +36,7 @@ GainKind = Literal[
     "setting", "value", "split", "plan", "launches", "code", "products", "library", "template"
 ]
 #: Version of the rule that :class:`Gains` are made for.
-RULE_VERSION: Final = 4
+RULE_VERSION: Final = 5
 #: Part of a graph's predicted time that a choice has to save, and that common launches have to: in
 #: the times of launches there is less to be wrong about.
 LEAST_SHARE: Final = 0.02
@@ -233,14 +233,19 @@ class Kernel:
 
 def kernels_of(problem: Problem, groups: Iterable[GroupCost]) -> Counter[Kernel]:
     """The kernels of a plan for ``problem``, with how often each occurs."""
-    finished = {node.name for node in problem.nodes if node.kind in FINISHED_KINDS}
+    finished = {node.name: node for node in problem.nodes if node.kind in FINISHED_KINDS}
+
+    def signature(names: Sequence[str]) -> str:
+        alone = finished.get(names[0]) if len(names) == 1 else None
+        return group_signature(problem, names) if alone is None else call_signature(alone)
+
     return Counter(
         Kernel(
-            group_signature(problem, g.names),
+            signature(g.names),
             g.us,
             g.low_us,
             g.high_us,
-            strange=g.source == "roofline" and finished.isdisjoint(g.names),
+            strange=g.source == "roofline" and finished.keys().isdisjoint(g.names),
         )
         for g in groups
     )
@@ -263,16 +268,31 @@ class Difference:
 
 
 def difference(default: Counter[Kernel], other: Counter[Kernel]) -> Difference:
-    """What ``other`` takes less than ``default``; kernels that both have cancel out."""
-    without, with_ = default - other, other - default
-    ordered = [
-        sorted(part.items(), key=lambda pair: pair[0].signature) for part in (without, with_)
-    ]
-    saved = sum(k.us * n for k, n in ordered[0]) - sum(k.us * n for k, n in ordered[1])
-    doubts = [(k, (k.us - k.low_us) * n) for k, n in ordered[0]]
-    doubts += [(k, (k.high_us - k.us) * n) for k, n in ordered[1]]
+    """What ``other`` takes less than ``default``; kernels that both have cancel out.
+
+    Whatever is known of them: of two lowerings the library calls of one may have been timed, and
+    those of the other not.
+    """
+    without, with_ = _beyond(default, other), _beyond(other, default)
+    saved = sum(k.us * n for k, n in without) - sum(k.us * n for k, n in with_)
+    doubts = [(k, (k.us - k.low_us) * n) for k, n in without]
+    doubts += [(k, (k.high_us - k.us) * n) for k, n in with_]
     strange = sum(doubt for kernel, doubt in doubts if kernel.strange)
     return Difference(saved, sum(doubt for _, doubt in doubts), strange)
+
+
+def _beyond(some: Counter[Kernel], others: Counter[Kernel]) -> list[tuple[Kernel, int]]:
+    """Those of ``some`` that ``others`` lack, by their signatures, with how often."""
+    left: Counter[str] = Counter()
+    for kernel, count in others.items():
+        left[kernel.signature] += count
+    found = []
+    for kernel, count in sorted(some.items(), key=lambda pair: (pair[0].signature, pair[0].us)):
+        both = min(count, left[kernel.signature])
+        left[kernel.signature] -= both
+        if count > both:
+            found.append((kernel, count - both))
+    return found
 
 
 def sure_total(groups: Iterable[GroupCost]) -> float:

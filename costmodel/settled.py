@@ -26,13 +26,13 @@ def settled(values: FloatArray | np.float64, bits: int = 24) -> FloatArray:
 
 
 def settled_record(record: _T) -> _T:
-    """``record`` with every float in it rounded as :func:`settled` rounds.
+    """``record`` with every float in it rounded to seven decimals that count, as people write them.
 
     It may be a struct, tuple, list or dict of such, or a float alone.
     """
     found: Any = record
     if isinstance(record, float):
-        found = float(settled(np.float64(record)))
+        found = float(f"{record:.7g}")
     elif isinstance(record, msgspec.Struct):
         parts = {name: settled_record(getattr(record, name)) for name in record.__struct_fields__}
         found = msgspec.structs.replace(record, **parts)

@@ -213,6 +213,21 @@ def bits(mask: int) -> list[int]:
     return result
 
 
+def call_signature(node: Node) -> str:
+    """Hash of what a library call is known by in every lowering of its graph.
+
+    That is its operator and the sizes of what it reads and writes. The operators before it are left
+    out, which its own signature has: what the compiler says it comes from depends on what was
+    inlined there.
+    """
+    moved = [
+        sorted((access.bytes, access.itemsize) for access in side)
+        for side in (node.reads, node.writes)
+    ]
+    text = repr((node.kind, node.device, node.ranges, node.origins[-1:], node.library, moved))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def group_signature(problem: Problem, names: Sequence[str]) -> str:
     """Hash of everything in a problem that decides the code of a group, names left out.
 

@@ -31,6 +31,7 @@ from fusewise.schedule.errors import ModelError
 from fusewise.training.adapt import Adaptation, AdaptedCostModel
 from fusewise.training.base import open_base, open_device
 from fusewise.training.block_training import BlockReport, HeldOut, train_blocks
+from fusewise.training.calls import calls_known
 from fusewise.training.companions import Companions
 from fusewise.training.curve import CurvePoint, learning_curve
 from fusewise.training.evaluate import Evaluation, Judge
@@ -253,7 +254,7 @@ def judge_of(source: Source, held: KernelSamples, profile: DeviceProfile) -> Jud
         JudgedKernels(held, source.problems()),
         judged_schedules(schedules, keys, profile),
         profile,
-        source.extern_times(profile.key),
+        calls_known(source.extern_times(profile.key), schedules),
     )
 
 

@@ -24,6 +24,7 @@ from fusewise.costmodel.settled import settled_record
 from fusewise.datasets.samples import KernelSamples, ScheduleSample, ScheduleSamples
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import check_plan
+from fusewise.training.calls import calls_known
 from fusewise.training.foresight import (
     ENOUGH,
     Foresight,
@@ -76,7 +77,7 @@ def record_made(
         label = _label(sample, known)
         return None if label is None else models[label]
 
-    extern_us = source.extern_times(profile.key)
+    extern_us = calls_known(source.extern_times(profile.key), samples)
     plans = _predicted_plans(samples, profile, extern_us, model_of)
     overheads = overheads_from(np.array([p.measured_us for p in plans]), [p.amounts for p in plans])
     tried = tried_schedules(samples, profile, extern_us, model_of, overheads)
@@ -154,8 +155,9 @@ def foreseen(
     def model_of(sample: ScheduleSample) -> CostModel | None:
         return model if sample.graph_key in keys or sample.family in families else None
 
-    extern_us = source.extern_times(profile.key)
-    tried = tried_schedules(source.all_schedules(profile.key), profile, extern_us, model_of)
+    samples = source.all_schedules(profile.key)
+    extern_us = calls_known(source.extern_times(profile.key), samples)
+    tried = tried_schedules(samples, profile, extern_us, model_of)
     return foresight(tried, gains_of(model, profile.kind))
 
 
