@@ -393,7 +393,7 @@ def _config(launcher: Any) -> str:
 
 
 class _Namespace:
-    """Stands for a namespace of extern functions."""
+    """Stands for a namespace of extern functions, or an operator of which no overload is named."""
 
     def __init__(self, timer: KernelTimer, namespace: Any) -> None:
         self._timer, self._namespace = timer, namespace
@@ -405,6 +405,10 @@ class _Namespace:
         if isinstance(value, torch._ops._OpNamespace | torch._ops.OpOverloadPacket):
             return _Namespace(self._timer, value)
         return _Function(self._timer, "", value) if callable(value) else value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Time the operator: ``aten.index_put_(...)``, whichever overload the arguments choose."""
+        return _Function(self._timer, "", self._namespace)(*args, **kwargs)
 
 
 class _Torch:

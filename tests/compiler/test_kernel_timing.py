@@ -100,29 +100,45 @@ def test_program_that_is_gone_over_again_is_loaded_once(
     assert len(loaded) == 3
 
 
+def same_while_timed(graph: Any, device: str) -> str:
+    """The source of a program that computes the same timed, and afterwards, as never timed."""
+    program = program_of(graph, device)
+
+    def results(timed: bool) -> list[Any]:
+        module = load_module(program.source, program.constants, program.settings, program.library)
+        if timed:
+            timer = KernelTimer(module, program.source, torch.device(device), QUICK)
+            found = graph._called(lambda inputs: module.call(list(inputs)))
+            timer.leave()
+            taken = len(timer.calls)
+            found += graph._called(lambda inputs: module.call(list(inputs)))
+            assert len(timer.calls) == taken > 0
+            return list(found)
+        return list(graph._called(lambda inputs: module.call(list(inputs))))
+
+    for value, wanted in zip(results(True), 2 * results(False), strict=True):
+        if isinstance(wanted, torch.Tensor):
+            # Tuning may take another configuration the next time.
+            torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
+    return program.source
+
+
 @pytest.mark.parametrize("name", ["adam_step", "embedding", "integers", "mutation", "overwrite"])
 def test_program_computes_the_same_while_it_is_timed(live: Any, name: str, device: str) -> None:
     for graph in live.captured(name, device):
-        program = program_of(graph, device)
+        same_while_timed(graph, device)
 
-        def results(timed: bool, graph: Any = graph, program: ProgramJob = program) -> list[Any]:
-            module = load_module(
-                program.source, program.constants, program.settings, program.library
-            )
-            if timed:
-                timer = KernelTimer(module, program.source, torch.device(device), QUICK)
-                found = graph._called(lambda inputs: module.call(list(inputs)))
-                timer.leave()
-                taken = len(timer.calls)
-                found += graph._called(lambda inputs: module.call(list(inputs)))
-                assert len(timer.calls) == taken > 0
-                return list(found)
-            return list(graph._called(lambda inputs: module.call(list(inputs))))
 
-        for value, wanted in zip(results(True), 2 * results(False), strict=True):
-            if isinstance(wanted, torch.Tensor):
-                # Tuning may take another configuration the next time.
-                torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
+def test_operator_that_is_called_without_its_overload_is_timed(live: Any, device: str) -> None:
+    def counted(labels: Any, weights: Any) -> Any:
+        zeros = torch.zeros(7, dtype=torch.int64, device=labels.device)
+        counts = zeros.index_put((labels,), torch.ones_like(labels), accumulate=True)
+        return counts.float() * weights
+
+    labels = torch.arange(40, device=device) % 7
+    weights = torch.arange(7, dtype=torch.float32, device=device)
+    (graph,) = live.capture(live.UserProgram(counted, (labels, weights)))
+    assert "aten.index_put_(" in same_while_timed(graph, device)
 
 
 def test_kernel_that_fails_is_named_and_survived(live: Any) -> None:
