@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fusewise.costmodel.borrowed import distance
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.learned import estimator_for
 from fusewise.costmodel.model_file import SUFFIX, read_model
@@ -27,22 +28,29 @@ from fusewise.training.split import Labels, take
 
 
 def open_base(
-    name: str, home: Path, *, seed: int = 0, progress: Callable[[str], None] = lambda _: None
+    name: str,
+    home: Path,
+    adapted: DeviceProfile,
+    *,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Base:
     """The base of that name: of a dataset (``h200``), or the path of a dataset, store or model.
 
-    Its kernels are those of the train split, of its one device. A model is taken with the dataset
-    that has its name; a dataset or store with the model that has its name, else one is trained.
+    Its kernels are those of the train split, of one device: of several, the one that is most like
+    the device which is adapted to. A model is taken with the dataset that has its name; a dataset
+    or store with the model that has its name, else one is trained.
 
     Args:
         name: see above.
         home: folder whose ``models/`` is looked into, beside the shipped models.
+        adapted: the device that is adapted to.
         seed: of the training, where there has to be one.
         progress: told in a few words what is being done.
 
     Raises:
-        ModelError: there is no such base, it has no kernels, kernels of several devices, or was
-            made for other features.
+        ModelError: there is no such base, it has no kernels of this kind of device, or was made
+            for other features.
         DatasetError: its dataset is damaged.
         StoreError: its store cannot be read.
     """
@@ -56,8 +64,9 @@ def open_base(
     if path.is_file():
         # Kernels and problems are in memory once they are read.
         with Store.open(path) as store:
-            return _of_source(StoreSource(store), name, home, seed, progress)
-    return _of_source(_dataset(name, home, f"--base {name}"), name, home, seed, progress)
+            return _of_source(StoreSource(store), name, home, adapted, seed, progress)
+    found = _dataset(name, home, f"--base {name}")
+    return _of_source(found, name, home, adapted, seed, progress)
 
 
 def open_device(
@@ -97,17 +106,24 @@ def base_of(
 
 
 def _of_source(
-    source: Source, name: str, home: Path, seed: int, progress: Callable[[str], None]
+    source: Source,
+    name: str,
+    home: Path,
+    adapted: DeviceProfile,
+    seed: int,
+    progress: Callable[[str], None],
 ) -> Base:
-    devices = source.measured_devices()
-    if len(devices) != 1:
+    measured = source.measured_devices()
+    rows = [row for row in source.devices() if row.key in measured and row.kind == adapted.kind]
+    if not rows:
         raise ModelError(
-            f"it has kernels of {len(devices)} devices: {', '.join(devices) or 'none'}",
+            f"it has kernels of {', '.join(measured) or 'no device'}, the base of a {adapted.kind} "
+            "device has to be another one",
             subject=source.subject,
-            remedy="use a base of one device as --base",
+            remedy=f"use a base with kernels of a {adapted.kind} device as --base",
         )
-    (row,) = [row for row in source.devices() if row.key == devices[0]]
-    profile = profile_of(row, source.subject)
+    profiles = [profile_of(row, source.subject) for row in rows]
+    profile = min(profiles, key=lambda each: (distance(each, adapted), each.key))
     samples, labels = _kernels(source, profile)
     model = _model_of(name, profile, home)
     if model is None:
@@ -142,8 +158,9 @@ def _kernels(source: Source, profile: DeviceProfile) -> tuple[KernelSamples, Lab
 
 
 def _model_of(name: str, profile: DeviceProfile, home: Path) -> TrainedModel | None:
-    """The model of that name for the device, where there is one of these features."""
+    """The model of that name that knows the device, where there is one of these features."""
     for entry in list_models(home):
-        if entry.name == name and entry.manifest.profile.key == profile.key and entry.usable:
+        known = (entry.manifest.profile.key, *entry.manifest.companions)
+        if entry.name == name and profile.key in known and entry.usable:
             return read_model(entry.path).model
     return None

@@ -64,7 +64,7 @@ _WITH_PROBE: Final = ("probe", "store", "seed")
     help="Published dataset to train on in place of a store: its name, or its folder.",
 )
 @click.option(
-    "--device", metavar="KEY", help="Device to train for; default: the only one, or this."
+    "--device", metavar="KEY", help="Device to train for; default: this, or that of most kernels."
 )
 @click.option(
     "--base",
@@ -73,7 +73,7 @@ _WITH_PROBE: Final = ("probe", "store", "seed")
     "this other device of the same data.",
 )
 @click.option(
-    "--together", is_flag=True, help="Train on the kernels of all devices of the same kind."
+    "--alone", is_flag=True, help="Train on no kernels of other devices of the same kind."
 )
 @click.option(
     "--hold-out",
@@ -136,7 +136,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str | None
     device: str | None
     base: str | None
-    together: bool
+    alone: bool
     hold_out: tuple[str, ...]
     out: Path | None
     seed: int
@@ -176,7 +176,7 @@ def _work(
             base=wanted.base,
             curve=wanted.learning_curve or wanted.report is not None,
             strange=wanted.out_of_range or wanted.report is not None,
-            together=wanted.together,
+            together=not wanted.alone,
             progress=progress,
         )
     if wanted.report is not None:
@@ -240,9 +240,7 @@ def _check(wanted: _Options) -> None:
         if others:
             cause = f"only measures this device, so {', '.join(others)} has no meaning"
             _refuse("--probe", cause, "leave one of them out")
-    trains = wanted.given(
-        "out", "tune", "hold_out", "base", "together", "learning_curve", "hold_back"
-    )
+    trains = wanted.given("out", "tune", "hold_out", "base", "alone", "learning_curve", "hold_back")
     if wanted.model is not None and not wanted.evaluate_only:
         _refuse(
             "--model", "names a model to judge, but one would be trained", "add --evaluate-only"
@@ -251,7 +249,7 @@ def _check(wanted: _Options) -> None:
         cause = f"nothing is trained with it, so {', '.join(trains)} has no meaning"
         _refuse("--evaluate-only", cause, "leave one of them out")
     others = wanted.given(
-        "out", "tune", "hold_out", "base", "together", "learning_curve", "out_of_range", "report"
+        "out", "tune", "hold_out", "base", "alone", "learning_curve", "out_of_range", "report"
     )
     if wanted.hold_back is not None and others:
         cause = f"only shows a learning curve, so {', '.join(others)} has no meaning"
@@ -259,9 +257,9 @@ def _check(wanted: _Options) -> None:
     if wanted.base is not None and wanted.tune:
         cause = "searches parameters for kernels alone, a base brings its own"
         _refuse("--tune", cause, "leave it out, or tune the base when that is trained")
-    if wanted.base is not None and wanted.together:
-        cause = "brings kernels of other devices, and so does --base"
-        _refuse("--together", cause, "leave one of them out")
+    if wanted.base is not None and wanted.alone:
+        cause = "leaves kernels of other devices out, which --base brings"
+        _refuse("--alone", cause, "leave one of them out")
     if wanted.dataset is not None and wanted.store is not None:
         _refuse(
             "--dataset",

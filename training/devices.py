@@ -1,4 +1,4 @@
-"""Which device is trained for: the one asked for, the one at hand, or the only one measured.
+"""Which device is trained for: the one asked for, the one at hand, or the one measured most.
 
 Measures a device only where it is at hand and its profile was not kept.
 """
@@ -17,18 +17,12 @@ def choose_profile(source: Source, key: str | None) -> DeviceProfile:
     """Profile of the device of that key, as the source has it.
 
     Raises:
-        ModelError: it has no such device, or several and none is asked for.
+        ModelError: it has no such device.
     """
     present = _present_keys()
     if key is None:
         known = source.measured_devices()
         here = [one for one in known if one in present]
-        if len(known) > 1 and not here:
-            raise ModelError(
-                f"it has kernels of {len(known)} devices: {', '.join(known)}",
-                subject=source.subject,
-                remedy="choose one with --device",
-            )
         # With none measured, the search for samples says so for the device at hand.
         key = (here or known or list(present))[0]
     for row in source.devices():

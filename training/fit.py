@@ -102,7 +102,7 @@ def train(
     base: str | None = None,
     curve: bool = False,
     strange: bool = False,
-    together: bool = False,
+    together: bool = True,
     progress: Progress = lambda _: None,
 ) -> Trained:
     """Train on kernels of the device of ``profile``, judge, save and record.
@@ -120,7 +120,8 @@ def train(
             or model; ``fusewise.training.base.open_base`` says more.
         curve: whether to make the learning curve, too.
         strange: whether to leave classes and sizes out, too, and see if that is noticed.
-        together: whether to train on the kernels of all devices of the same kind.
+        together: whether to train on the kernels of all devices of the same kind; those of a
+            ``base`` are instead of these.
         progress: told in a few words what is being done.
 
     Raises:
@@ -152,7 +153,7 @@ def train(
     if base is not None:
         adaptation = _adaptation(base, source, profile, seed, progress)
     families = sorted({str(family) for family in held.family if family})
-    companions = Companions(source, profile) if together else None
+    companions = Companions(source, profile) if together and base is None else None
 
     def fit(chosen: KernelSamples, by: Labels, leave_out: Collection[str]) -> LearnedCostModel:
         progress(f"fitting to {len(chosen)} kernels")
@@ -239,7 +240,7 @@ def _adaptation(
     if base != profile.key and base in source.measured_devices():
         lender = open_device(base, source, seed=seed, progress=progress)
     else:
-        lender = open_base(base, source.home, seed=seed, progress=progress)
+        lender = open_base(base, source.home, profile, seed=seed, progress=progress)
     return Adaptation(lender, profile, source.problems())
 
 

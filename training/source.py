@@ -6,6 +6,7 @@ A source says what there is to train on and by what a model is judged; it fits a
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,7 +45,7 @@ class Source(Protocol):
         ...
 
     def measured_devices(self) -> list[str]:
-        """Keys of the devices that it has measured kernels of, sorted."""
+        """Keys of the devices that it has measured kernels of, those of the most first."""
         ...
 
     def kernels(self, profile: DeviceProfile) -> KernelSamples:
@@ -122,7 +123,8 @@ class StoreSource:
 
     def measured_devices(self) -> list[str]:
         """See :class:`Source`."""
-        return sorted({str(key) for key in self.store.kernel_samples().device_key})
+        counts = Counter(map(str, self.store.kernel_samples().device_key))
+        return sorted(counts, key=lambda key: (-counts[key], key))
 
     def kernels(self, profile: DeviceProfile) -> KernelSamples:
         """See :class:`Source`. Features of another version are computed anew."""
@@ -201,7 +203,9 @@ class DatasetSource:
 
     def measured_devices(self) -> list[str]:
         """See :class:`Source`."""
-        return [device.key for device in self.dataset.manifest.devices if device.kernels]
+        devices = self.dataset.manifest.devices
+        ranked = sorted(devices, key=lambda device: (-device.kernels, device.key))
+        return [device.key for device in ranked if device.kernels]
 
     def kernels(self, profile: DeviceProfile) -> KernelSamples:
         """See :class:`Source`. Features of another version are computed anew."""

@@ -18,6 +18,7 @@ from fusewise.costmodel.learned import LearnedCostModel
 from fusewise.costmodel.model_file import read_model
 from fusewise.costmodel.roofline import roofline_us
 from fusewise.datasets.store import Store
+from fusewise.schedule.errors import ModelError
 from fusewise.training.adapt import Adaptation, AdaptedCostModel, Law
 from fusewise.training.base import open_base
 from fusewise.training.command import main
@@ -111,7 +112,7 @@ def test_few_kernels_of_a_slower_device(
 def test_base_kernels_are_told_in_terms_of_the_new_device(
     make_store: MakeStore, other: DeviceProfile, tmp_path: Path
 ):
-    base = open_base(str(make_store(name="base")), tmp_path)
+    base = open_base(str(make_store(name="base")), tmp_path, other)
     with Store.open(make_store(name="mine", device=other, slower=3.0, graphs=4)) as store:
         source = StoreSource(store)
         samples, problems = source.kernels(other), source.problems()
@@ -122,8 +123,25 @@ def test_base_kernels_are_told_in_terms_of_the_new_device(
     assert set(base.samples.split) == {"train"}
 
 
-def test_families_to_judge_by_are_left_out_of_the_base(make_store: MakeStore, tmp_path: Path):
-    base = open_base(str(make_store()), tmp_path)
+def test_of_several_devices_the_most_alike_is_the_base(
+    make_store: MakeStore, profile: DeviceProfile, tmp_path: Path
+):
+    far = msgspec.structs.replace(profile, key="cpu-far-64t", threads=64, cores=64)
+    make_store(name="several", device=far)
+    path = str(make_store(name="several"))
+    for device, key in ((far, far.key), (profile, profile.key)):
+        adapted = msgspec.structs.replace(device, key="cpu-new")
+        base = open_base(path, tmp_path, adapted)
+        assert base.profile.key == key and set(base.samples.device_key) == {key}
+    gpu = msgspec.structs.replace(profile, key="cuda-new", kind="cuda")
+    with pytest.raises(ModelError, match="the base of a cuda device has to be another one"):
+        open_base(path, tmp_path, gpu)
+
+
+def test_families_to_judge_by_are_left_out_of_the_base(
+    make_store: MakeStore, profile: DeviceProfile, tmp_path: Path
+):
+    base = open_base(str(make_store()), tmp_path, profile)
     adaptation = Adaptation(base, base.profile, base.problems)
     seen: list[int] = []
 

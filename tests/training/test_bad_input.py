@@ -145,13 +145,6 @@ def test_a_device_that_was_not_measured(trained: tuple[Path, Path]):
     assert "no profile of device 'cuda-none', but of: cpu-test-4t" in line
 
 
-def test_kernels_of_several_devices(make_store: MakeStore, profile: DeviceProfile):
-    other = msgspec.structs.replace(profile, key="cpu-other-8t", threads=8)
-    store = make_store(name="both", graphs=4)
-    make_store(name="both", graphs=4, device=other)
-    assert "choose one with --device" in refused("--store", store)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

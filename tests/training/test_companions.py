@@ -43,8 +43,8 @@ def store(make_store: MakeStore, other: DeviceProfile) -> Path:
 def test_a_model_for_all_devices_of_a_kind(
     store: Path, profile: DeviceProfile, other: DeviceProfile
 ) -> None:
-    alone = train("--store", store, "--device", profile.key)
-    both = train("--store", store, "--device", profile.key, "--together")
+    alone = train("--store", store, "--device", profile.key, "--alone")
+    both = train("--store", store, "--device", profile.key)
     assert (alone.exit_code, both.exit_code) == (0, 0), both.output
     found, plain = json.loads(both.stdout), json.loads(alone.stdout)
     # Judged by the same kernels, those of the device itself.
@@ -58,7 +58,7 @@ def test_a_model_for_all_devices_of_a_kind(
     assert load_model(None, other, store.parent).id == found["model_id"]
     stranger = msgspec.structs.replace(other, key="cpu-stranger-9t")
     assert isinstance(load_model(found["path"], stranger, store.parent), BorrowedModel)
-    again = train("--store", store, "--device", profile.key, "--together")
+    again = train("--store", store, "--device", profile.key)
     assert json.loads(again.stdout)["model_id"] == found["model_id"]
 
 
@@ -82,14 +82,20 @@ def test_families_to_judge_by_are_left_out_of_the_others(
 def test_a_device_without_companions(make_store: MakeStore) -> None:
     """All that there is to train on is its own."""
     path = make_store()
-    (alone, both) = (train("--store", path), train("--store", path, "--together"))
+    (alone, both) = (train("--store", path, "--alone"), train("--store", path))
     assert json.loads(alone.stdout)["model_id"] == json.loads(both.stdout)["model_id"]
 
 
-def test_a_base_beside_companions_is_refused(store: Path) -> None:
-    refused = train("--store", store, "--together", "--base", store)
+def test_a_base_is_of_other_devices_and_cannot_be_left_alone(store: Path) -> None:
+    refused = train("--store", store, "--alone", "--base", store)
     assert refused.exit_code == 2
     assert "leave one of them out" in refused.stderr
+
+
+def test_by_default_it_is_trained_for_the_device_of_the_most_kernels(
+    store: Path, other: DeviceProfile
+) -> None:
+    assert json.loads(train("--store", store).stdout)["device"] == other.key
 
 
 def test_another_device_of_the_same_data_can_be_adapted(

@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.learned import LearnedCostModel, estimator_for
 from fusewise.datasets.samples import KernelSamples
 from fusewise.datasets.store import Store
 from fusewise.schedule.errors import ModelError
@@ -41,8 +41,13 @@ def test_equal_seeds_give_equal_parameters(data: tuple[KernelSamples, Labels]):
     assert "best error" in told[-1]
 
 
-def test_one_trial_leaves_the_parameters_as_they_are(data: tuple[KernelSamples, Labels]):
-    own = LearnedCostModel(num_leaves=9)
+@pytest.mark.filterwarnings("error:Fixed parameter")
+@pytest.mark.parametrize(
+    "own", [LearnedCostModel(num_leaves=9), *map(estimator_for, ("cpu", "cuda"))]
+)
+def test_one_trial_leaves_the_parameters_as_they_are(
+    data: tuple[KernelSamples, Labels], own: LearnedCostModel
+):
     found = tune(*data, trials=1, seed=0, estimator=own)
     assert found == {name: own.get_params()[name] for name in SEARCHED}
 
