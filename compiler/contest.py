@@ -23,6 +23,7 @@ from fusewise.compiler.inductor.triton_ahead import await_kernels, pooled_kernel
 from fusewise.compiler.measuring.client import measuring_process
 from fusewise.compiler.measuring.inputs import Observed, specify
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
+from fusewise.compiler.measuring.operators import operators_of
 from fusewise.compiler.measuring.reference import dtypes_of
 from fusewise.compiler.measuring.sent_graph import send_graph
 from fusewise.compiler.measuring.window_offsets import inner_offsets
@@ -77,6 +78,7 @@ def graph_job(
         random=draws_random_numbers(graph.gm),
         saved_from=forward_key if backward else None,
         keep_values=graph.kind == "forward",
+        operators=operators_of(graph.gm),
     )
 
 

@@ -41,9 +41,9 @@ class Companions:
         parts = [source.kernels(other) for other in profiles]
         parts = [take(part, np.flatnonzero(part.split != "test")) for part in parts]
         self._samples = concatenate([part for part in parts if len(part)])
-        #: Keys of the devices.
-        self.devices = tuple(
-            other.key for other, part in zip(profiles, parts, strict=True) if len(part)
+        #: The devices.
+        self.profiles = tuple(
+            other for other, part in zip(profiles, parts, strict=True) if len(part)
         )
 
     def beside(

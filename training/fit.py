@@ -166,7 +166,7 @@ def train(
         return adaptation.fit(fresh, chosen, by, leave_out)
 
     candidate = fit(fitted, labels, families)
-    gains = record_made(source, profile, fitted, labels, fit, families)
+    gains = record_made(source, profile, fitted, labels, fit, families, companions)
     candidate.model_ = candidate.model_.with_gains(gains)
     progress(f"judging by {len(held)} kernels of graphs held out")
     judge = judge_of(source, held, profile)
@@ -200,7 +200,7 @@ def train(
     kept.model_ = kept.model_.with_gains(gains).with_blocks(blocks)
     if companions is not None:
         final, _ = companions.beside(final, split.labels[split.final], out_for_good)
-    devices = () if companions is None else companions.devices
+    devices = () if companions is None else tuple(each.key for each in companions.profiles)
     manifest = _manifest(kept, final, profile, found, source, adaptation, devices)
     saved = SavedModel(kept.model_.renamed(manifest.name), manifest)
     path = save_model(saved, source.home, out)

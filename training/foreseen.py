@@ -25,6 +25,7 @@ from fusewise.datasets.samples import KernelSamples, ScheduleSample, ScheduleSam
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.plan import check_plan
 from fusewise.training.calls import calls_known
+from fusewise.training.companions import Companions
 from fusewise.training.foresight import (
     ENOUGH,
     Foresight,
@@ -49,10 +50,13 @@ def record_made(
     labels: Labels,
     fit: Fit,
     families: Collection[str],
+    companions: Companions | None = None,
 ) -> Gains:
     """What predictions of a model may take, by models of parts of what it is trained on.
 
     What is usual where too few graphs had several schedules measured for any kind to pass.
+    Schedules of all devices that it is trained on count; what plans take beyond their kernels is
+    of the device itself.
 
     Args:
         source: of the samples.
@@ -61,16 +65,21 @@ def record_made(
         labels: of these, what holds them together.
         fit: fits a model to kernels with labels, and leaves families out of all else it adds.
         families: those that the model is judged by.
+        companions: other devices whose kernels ``fit`` adds.
     """
     samples = source.all_schedules(profile.key)
-    known = {str(label) for label in labels}
-    if _graphs(samples, known) < ENOUGH or len(known) < _PARTS:
+    joined, by = fitted, labels
+    if companions is not None:
+        joined, by = companions.beside(fitted, labels, families)
+    known = {str(label) for label in by}
+    if _graphs(samples, known) < ENOUGH or len(set(labels)) < _PARTS:
         return USUAL[profile.kind]
     models: dict[str, CostModel] = {}
-    for rows, held in folds_of(labels, _PARTS):
-        out = {str(label) for label in labels[held]}
-        leave_out = {*families, *(str(family) for family in fitted.family[held])}
-        model = fit(take(fitted, rows), labels[rows], sorted(leave_out)).model_
+    for rows, held in folds_of(by, _PARTS):
+        out = {str(label) for label in by[held]}
+        leave_out = {*families, *(str(family) for family in joined.family[held])}
+        own = rows[rows < len(fitted)]
+        model = fit(take(fitted, own), labels[own], sorted(leave_out)).model_
         models |= dict.fromkeys(out, model)
 
     def model_of(sample: ScheduleSample) -> CostModel | None:
@@ -81,6 +90,10 @@ def record_made(
     plans = _predicted_plans(samples, profile, extern_us, model_of)
     overheads = overheads_from(np.array([p.measured_us for p in plans]), [p.amounts for p in plans])
     tried = tried_schedules(samples, profile, extern_us, model_of, overheads)
+    for other in () if companions is None else companions.profiles:
+        theirs = source.all_schedules(other.key)
+        known_us = calls_known(source.extern_times(other.key), theirs)
+        tried += tried_schedules(theirs, other, known_us, model_of, overheads)
     found = msgspec.structs.replace(
         gains_from(tried, profile.kind),
         plans=_margins(plans, overheads or NONE),

@@ -86,7 +86,8 @@ class Foresight(msgspec.Struct, frozen=True, kw_only=True):
 class Tried:
     """A schedule that was measured beside the compiler's own."""
 
-    graph_key: str
+    #: The graph, on one device.
+    graph: str
     #: Its family, or the graph where it has none.
     family: str
     kinds: frozenset[GainKind]
@@ -182,7 +183,7 @@ class _Graph:
                 kinds = kinds_of(sample.schedule.lowering, (), own_plan=own_plan)
             found.append(
                 Tried(
-                    sample.graph_key,
+                    f"{sample.graph_key} on {sample.device_key}",
                     sample.family or sample.graph_key,
                     kinds,
                     gain,
@@ -280,8 +281,8 @@ def _taken(tried: Iterable[Tried], surely: Callable[[Tried], float]) -> dict[str
     best: dict[str, tuple[float, Tried]] = {}
     for one in tried:
         us = surely(one)
-        if us > 0.0 and us > best.get(one.graph_key, (0.0, one))[0]:
-            best[one.graph_key] = (us, one)
+        if us > 0.0 and us > best.get(one.graph, (0.0, one))[0]:
+            best[one.graph] = (us, one)
     return {key: one for key, (_, one) in best.items()}
 
 
@@ -297,7 +298,7 @@ def foresight(tried: Sequence[Tried], gains: Gains) -> Foresight | None:
     taken = _taken(tried, surely)
     best: dict[str, float] = {}
     for one in tried:
-        best[one.graph_key] = max(best.get(one.graph_key, 0.0), one.log_gain)
+        best[one.graph] = max(best.get(one.graph, 0.0), one.log_gain)
     logs = np.array([taken[key].log_gain if key in taken else 0.0 for key in best])
     kinds = {
         kind: record_of((one for one in tried if one.kinds == {kind}), demand)

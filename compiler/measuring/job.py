@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fusewise.compiler.measuring.inputs import Input
+from fusewise.compiler.measuring.operators import Operators
 from fusewise.schedule.block_sizes import BlockSizes
 
 
@@ -33,6 +34,8 @@ class GraphJob:
     saved_from: str | None = None
     #: Whether another graph will ask for this one's values.
     keep_values: bool = False
+    #: Operators that its programs call and not every process knows.
+    operators: Operators = field(default_factory=Operators)
 
 
 @dataclass(frozen=True)

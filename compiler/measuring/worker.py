@@ -43,6 +43,7 @@ from fusewise.compiler.measuring.job import (
     ProgramResult,
 )
 from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
+from fusewise.compiler.measuring.operators import make_known
 from fusewise.compiler.measuring.pace import Pace
 from fusewise.compiler.measuring.prepared import (
     Loaded,
@@ -112,6 +113,7 @@ class Worker:
     def prepare(self, job: GraphJob) -> None:
         """Make the inputs of a graph and its reference outputs."""
         self._graph = None
+        make_known(job.operators)
         forget_kernels()
         torch.set_num_threads(job.threads)
         device = torch.device(job.device)
