@@ -64,6 +64,10 @@ class RuleError(FusewiseError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its type."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+    """The first line of what an error says, or its type; with the next where that only leads to it.
+
+    ``backend='inductor' raised:`` says nothing without what was raised.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return f"{type(error).__name__}: {told[:300]}"

@@ -48,7 +48,7 @@ def prepare(
     parts = graph_key(graph.gm, graph.example_inputs, graph.kwargs, device_key(device), "collected")
     # The same in every round, which is there to time the same again.
     generator = random.Random(f"{context.settings.seed} {parts.key}")
-    work = GraphPrograms(context, graph, parts.key, generator, failures)
+    work = GraphPrograms(context, graph, parts.key, generator, failures, sample.name)
     lowered = work.lowered()
     if lowered is None:
         return None

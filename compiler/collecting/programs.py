@@ -104,6 +104,7 @@ class GraphPrograms:
         key: str,
         generator: random.Random,
         failures: list[str],
+        name: str,
     ) -> None:
         self._settings = context.settings
         self._profile = context.profile
@@ -113,6 +114,7 @@ class GraphPrograms:
         self._key = key
         self._generator = generator
         self._failures = failures
+        self._name = f"{name} ({graph.kind})"
         #: Of the plans and schedules that are asked for, how many a graph of this size gets.
         self._share = 1.0
         self._whole = generator.random() < context.settings.schedule_share
@@ -136,8 +138,7 @@ class GraphPrograms:
             return None
         seconds = least_seconds(first.problem, self._profile)
         if seconds > self._settings.most_run_s:
-            told = f"a run of it takes some {seconds * 1e3:.0f} ms, which is too long"
-            self._failures.append(told)
+            self._failed(f"a run of it takes some {seconds * 1e3:.0f} ms, which is too long")
             return None
         self._share = min(1.0, _FULL_NODES / len(first.problem.nodes))
         first = dataclasses.replace(first, plans=first.plans[: 2 + self._few(self._settings.plans)])
@@ -337,8 +338,11 @@ class GraphPrograms:
         except unless:
             return None
         except (FusewiseError, RuntimeError, AssertionError) as error:
-            self._failures.append(first_line(error))
+            self._failed(first_line(error))
             return None
+
+    def _failed(self, told: str) -> None:
+        self._failures.append(f"{self._name}: {told}")
 
 
 def _shape(low: Lowered) -> tuple[tuple[str, ...], Plan]:
