@@ -2,10 +2,9 @@
 
 Schedules that were measured beside the compiler's own are predicted by models that saw nothing of
 their family. For each kind of choice the best predicted schedule of each graph is taken, as mode
-``predict`` would, and held to what was measured. A kind passes with the demand that gains most of
-those by which few enough of what is taken were slower, family by family (risk control as in
-Angelopoulos et al. 2022, with the count of slower ones in place of a bound on its mean). Fits
-nothing itself.
+``predict`` would, and held to what was measured. A kind passes by the demands with which few enough
+of what is taken were slower, family by family (risk control as in Angelopoulos et al. 2022, with the
+count of slower ones in place of a bound on its mean). Fits nothing itself.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ from fusewise.schedule.schedule import Choice
 
 #: Families below which no kind can pass: with fewer the one that is added is too many.
 ENOUGH: Final = round(1 / RISK)
-#: Part of what the demand that gains most gains, for which a surer one is taken.
-_NEARLY: Final = 0.9
 #: Choosing by prediction of schedules made by these is choosing among the compiler's own plans.
 _OWN_PLANS: Final = frozenset({"choices", "default"})
 #: The compiler's own common launches, of all that it can put together.
@@ -249,10 +246,8 @@ def gains_from(tried: Sequence[Tried], device_kind: str) -> Gains:
             demands[kind], records[kind] = usual.demands[kind], found[0][1]
             continue
         passing = [(demand, record) for demand, record in found if record.passes]
-        most = max((record.gained for _, record in passing), default=0.0)
-        nearly = [pair for pair in passing if pair[1].gained >= _NEARLY * most]
-        # Being slower weighs more than being faster. Of equals the first, which asks for least.
-        best = min(nearly, key=lambda pair: pair[1].risk, default=None)
+        # To be slower nowhere comes before being faster. Of equals the first, which asks for least.
+        best = min(passing, key=lambda pair: (pair[1].unlucky, -pair[1].gained), default=None)
         demands[kind], records[kind] = (None, found[0][1]) if best is None else best
     shares = [one.measured_us / one.launches_us for one in tried if one.launches_us > 0.0]
     share = LAUNCH_SHARE if len(shares) < ENOUGH else float(np.clip(np.median(shares), 0.0, 1.0))

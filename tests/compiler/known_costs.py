@@ -34,7 +34,7 @@ class Known:
 
 
 def predictor_of(data: Any, gains: Gains = USUAL["cuda"], factor: float = 1.05) -> Predictor:
-    (device,) = data.devices()
+    (device,) = (each for each in data.devices() if each.key == "cuda-NVIDIA_H200")
     profile = msgspec.convert(device.profile, DeviceProfile)
     return Predictor(Known(profile, gains, factor=factor), profile, {})
 

@@ -22,7 +22,7 @@ from fusewise.costmodel.products import (
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
 DATA = fusewise.datasets.load("h200")
-(DEVICE,) = DATA.devices()
+(DEVICE,) = (each for each in DATA.devices() if each.key == "cuda-NVIDIA_H200")
 H200 = msgspec.convert(DEVICE.profile, DeviceProfile)
 SIDES = st.integers(2, 5000)
 

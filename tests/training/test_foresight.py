@@ -71,7 +71,7 @@ def test_of_each_graph_the_one_that_surely_saves_most_is_taken() -> None:
     assert record_of([tried(0, 0.995)], LEAST).slower == 0
 
 
-def test_a_kind_passes_with_the_demand_that_gains_most() -> None:
+def test_a_kind_passes_with_the_demand_that_suits_it() -> None:
     good = many(3 * ENOUGH, 1.05, unsure=5.0)
     assert gains_from(good, "cpu").demands["setting"] == LEAST
     bad = many(ENOUGH, 0.8, start=1000, unsure=40.0)
@@ -93,7 +93,7 @@ def test_a_kind_passes_with_the_demand_that_gains_most() -> None:
     assert worse.records["setting"].slower == ENOUGH
 
 
-def test_of_demands_that_gain_nearly_as_much_the_surest_holds() -> None:
+def test_of_demands_that_pass_the_one_holds_by_which_fewest_are_slower() -> None:
     good = many(3 * ENOUGH, 1.1)
     # Two that lose, and two that gain a little, are out where more of the time is asked for.
     bad = many(2, 0.97, start=1000, saved=4.0, unsure=1.0)
@@ -101,10 +101,10 @@ def test_of_demands_that_gain_nearly_as_much_the_surest_holds() -> None:
     found = gains_from([*good, *bad, *more], "cpu")
     assert found.demands["setting"] == Demand(SHARES[1], CAUTIONS[0])
     assert found.records["setting"].slower == 0
-    # But not where much is gained by what is out.
+    # Also where much is gained by what is out.
     found = gains_from([*good, *bad, *many(8, 1.5, start=2000, saved=4.0, unsure=1.0)], "cpu")
-    assert found.demands["setting"] == LEAST
-    assert found.records["setting"].slower == 2
+    assert found.demands["setting"] == Demand(SHARES[1], CAUTIONS[0])
+    assert found.records["setting"].slower == 0
 
 
 def test_graphs_of_one_family_are_one_piece_of_evidence() -> None:
@@ -156,7 +156,7 @@ def test_what_comes_of_it_over_all_graphs() -> None:
 def real() -> tuple[DeviceProfile, Sequence[Tried]]:
     """Schedules of a few families, predicted by the roofline."""
     data = load("h200")
-    (device,) = data.devices()
+    (device,) = (each for each in data.devices() if each.key == "cuda-NVIDIA_H200")
     profile = msgspec.convert(device.profile, DeviceProfile)
     families = {"generated/sgd", "generated/group_norm", "timm/dla"}
     samples = [s for s in data.schedules() if s.family in families]
