@@ -187,7 +187,8 @@ def row_operations(node: Node, resting: int, *, wholly: bool = False) -> FloatAr
     found = [0.0] * len(CLASSES)
     loops = (*node.ranges[0], *node.ranges[1])
     iterations = float(node.numel * node.rnumel)
-    again = iterations * (1.0 - 1.0 / loops[-1]) if loops else 0.0
+    # Of an empty tensor a loop has no turns.
+    again = iterations * (1.0 - 1.0 / max(loops[-1], 1)) if loops else 0.0
     left = float(resting)
     counts = operations_of(node)
     positions = dict(counts).get("index_expr", 0.0)
