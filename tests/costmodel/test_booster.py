@@ -26,9 +26,7 @@ def test_predictions_are_those_of_the_package_bit_for_bit(trained, count: int) -
     booster = Booster(trained.model_to_string())
     assert (booster.predict(rows) == trained.predict(rows, num_threads=1)).all()
     # Rows need not lie in memory as LightGBM reads them.
-    assert (
-        booster.predict(np.asfortranarray(rows)) == trained.predict(rows, num_threads=1)
-    ).all()
+    assert (booster.predict(np.asfortranarray(rows)) == trained.predict(rows, num_threads=1)).all()
 
 
 def test_a_copy_predicts_the_same(trained) -> None:
