@@ -146,6 +146,7 @@ def test_a_budget_of_zero_only_predicts(searched, odd: Path, tmp_path: Path) -> 
     assert plan.graphs[0].schedule.id == graph["schedule"]
 
 
+@pytest.mark.slow
 def test_control_flow_that_depends_on_data(searched) -> None:
     told, plan = searched("breaking")
     assert len(told["graphs"]) == len(plan.graphs) == 2

@@ -17,6 +17,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext, tracing
 
+from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.driver import GraphCompile, compile_whole
 from fusewise.compiler.inductor.extract import extract_problem
 from fusewise.compiler.inductor.hooks import Interceptor
@@ -107,8 +108,14 @@ class Captured:
 
     def run(self, program: Program) -> list[Any]:
         """Outputs of a program, then its inputs as it left them."""
-        call = load_program(program.source, program.constants, program.settings)
-        return self._called(lambda inputs: call(list(inputs)))
+        (found,) = self.run_each(program)
+        return found
+
+    def run_each(self, *programs: Program) -> list[list[Any]]:
+        """What :meth:`run` gives of each of some programs, whose C++ kernels cost one compile."""
+        library = build_library([(one.source, one.settings) for one in programs], processes=1)
+        calls = [load_program(p.source, p.constants, p.settings, library) for p in programs]
+        return [self._called(lambda inputs, c=call: c(list(inputs))) for call in calls]
 
     def eager(self) -> list[Any]:
         """Outputs of the graph, operator by operator, then its inputs as it left them."""

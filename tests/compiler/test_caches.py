@@ -110,7 +110,8 @@ def test_cached_code_is_of_the_plan_that_was_asked_for(
 
     def f(x: Any) -> Any:
         # The order decides which plan is cached first; each starts with a program of its own.
-        return torch.log_softmax(x * scale, -1)
+        scaled = x * scale
+        return scaled.sum(-1), scaled.amax(-1)
 
     make = live.Make(device, torch.float32)
     (graph,) = live.capture(live.UserProgram(f, (make.tensor(6, 20),)))
@@ -126,8 +127,7 @@ def test_cached_code_is_of_the_plan_that_was_asked_for(
         inductor = counters["inductor"]
         # Only what was not cached is lowered.
         assert (applier.program is None) == bool(inductor["fxgraph_cache_hit"])
-        (value,) = code([v.clone() for v in graph.inputs])
-        torch.testing.assert_close(value, graph.eager()[0])
+        live.difference(code([v.clone() for v in graph.inputs]), graph.eager()[:2])
         return code.source_code, bool(inductor["fxgraph_cache_hit"])
 
     fresh = {i: compiled(i) for i in order}

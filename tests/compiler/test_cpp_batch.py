@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from fusewise.compiler.inductor.cpp_batch import build_library
 from fusewise.compiler.inductor.cpp_kernels import cpp_kernels
 from fusewise.compiler.inductor.cpp_loading import prebuilt, repeater
 from fusewise.compiler.inductor.program import load_module, load_program
-from fusewise.compiler.inductor.toolchain import probed_vectors
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Schedule
 
@@ -211,36 +211,37 @@ def test_program_without_cpp_kernels_has_no_library(cache: Path) -> None:
     assert build_library([]) == ""
 
 
-def child(code: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """A process that has the sources to build as ``sources``."""
-    head = (
-        "import sys\nfrom fusewise.compiler.inductor import cpp_batch, toolchain\n"
-        "toolchain.trust_probes()\n"
-        "sources = [(source, {}) for source in sys.argv[1:]]\n"
-    )
-    environment = dict(os.environ) | probed_vectors()
-    return subprocess.Popen([sys.executable, "-c", head + code, *arguments], env=environment)
+def copy_of_this(target: Callable[..., Any], sources: Sequence[str]) -> BaseProcess:
+    """A process of its own, which need not import anything again, that builds ``sources``."""
+    programs = [(source, {}) for source in sources]
+    process = multiprocessing.get_context("fork").Process(target=target, args=(programs,))
+    process.start()
+    return process
 
 
 def test_two_processes_build_the_same_at_once(cache: Path) -> None:
     sources = [program(f"in_out_ptr0[i] += {n};") for n in range(3)]
-    builders = [child("cpp_batch.build_library(sources)", *sources) for _ in range(2)]
-    assert [builder.wait() for builder in builders] == [0, 0]
+    builders = [copy_of_this(build_library, sources) for _ in range(2)]
+    for builder in builders:
+        builder.join()
+    assert [builder.exitcode for builder in builders] == [0, 0]
     assert len(list(cache.glob("*.so"))) == 1
     assert [ran(source, str(cache))[0] for source in sources] == [0, 1, 2]
 
 
 def test_killed_builder_leaves_nothing_that_is_taken_for_a_library(cache: Path) -> None:
+    def killed(command: Sequence[str], *how: Any) -> None:
+        Path(command[command.index("-o") + 1]).write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def half(programs: Any) -> None:
+        cpp_batch._run = killed  # type: ignore[assignment]
+        build_library(programs)
+
     source = program("in_out_ptr0[i] += 1;")
-    half = (
-        "import os, signal\n"
-        "def run(command, *how):\n"
-        "    open(command[command.index('-o') + 1], 'wb').write(b'half')\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "cpp_batch._run = run\n"
-        "cpp_batch.build_library(sources)\n"
-    )
-    assert child(half, source).wait() == -signal.SIGKILL
+    builder = copy_of_this(half, [source])
+    builder.join()
+    assert builder.exitcode == -signal.SIGKILL
     left = [path for path in cache.glob("*.so") if ".tmp." not in path.name]
     assert left == []
     library = build_library([(source, {})])

@@ -213,7 +213,7 @@ def test_dynamic_sizes_are_measured_on_their_hints(compiled: Compile, live: Any)
 def test_nothing_to_measure_is_no_reason_to_warn(
     compiled: Compile, live: Any, name: str, value: int
 ) -> None:
-    x, w = torch.randn(8, 32), torch.randn(32)
+    x, w = torch.randn(48, 32), torch.randn(32)
     live.difference([compiled(normalised, "measure", **{name: value})(x, w)], [normalised(x, w)])
     (report,) = fusewise.reports()
     assert (report.source, report.mode) == ("predicted", "measure")

@@ -253,7 +253,7 @@ def test_a_setting_is_held_to_what_tuning_without_it_saves(h200: Any) -> None:
 def chain(x: Any) -> Any:
     """Enough reads for thresholds to matter."""
     y = x
-    for at in range(6):
+    for at in range(4):
         y = torch.sin(y) * (x + at).cos() + torch.roll(y, 1)
     return y, y.sum(0)
 

@@ -56,7 +56,7 @@ def results(
         ("log", "log1p", "tanh", "erf"), once
     )
     assert "vector_math" not in graph.stock.source
-    both = zip(graph.run(program), graph.run(graph.stock), strict=True)
+    both = zip(*graph.run_each(program, graph.stock), strict=True)
     return dict(zip(FUNCTIONS, both, strict=False))
 
 

@@ -128,7 +128,14 @@ def test_a_compile_that_is_not_wanted_any_more_ends(live: Any) -> None:
         assert graph.compile.generate(Schedule()).source
 
 
-@pytest.mark.parametrize("lowering", [(), ("node:div", "store"), ("inline_reads", 2)])
+@pytest.mark.parametrize(
+    "lowering",
+    [
+        (),
+        ("node:div", "store"),
+        pytest.param(("inline_reads", 2), marks=pytest.mark.slow),
+    ],
+)
 def test_a_compile_goes_on_under_another_schedule(live: Any, lowering: tuple[Any, ...]) -> None:
     graph = _captured(live)
     apart = Schedule(

@@ -16,7 +16,8 @@ def trained() -> lightgbm.Booster:
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(400, 7))
     data = lightgbm.Dataset(rows, label=rows[:, 0] * rows[:, 1] + generator.normal(size=400))
-    return lightgbm.train({"num_leaves": 15, "verbosity": -1}, data, num_boost_round=30)
+    settings = {"num_leaves": 15, "num_threads": 1, "verbosity": -1}
+    return lightgbm.train(settings, data, num_boost_round=30)
 
 
 @pytest.mark.parametrize("count", [1, 3, 200])
@@ -25,7 +26,7 @@ def test_predictions_are_those_of_the_package_bit_for_bit(trained, count: int) -
     booster = Booster(trained.model_to_string())
     assert (booster.predict(rows) == trained.predict(rows, num_threads=1)).all()
     # Rows need not lie in memory as LightGBM reads them.
-    assert (booster.predict(np.asfortranarray(rows)) == trained.predict(rows)).all()
+    assert (booster.predict(np.asfortranarray(rows)) == trained.predict(rows, num_threads=1)).all()
 
 
 def test_a_copy_predicts_the_same(trained) -> None:

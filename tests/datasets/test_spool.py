@@ -335,7 +335,7 @@ rows: st.SearchStrategy[Row] = st.one_of(
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(rows, min_size=1, max_size=8))
 def test_arbitrary_rows_survive_the_spool(

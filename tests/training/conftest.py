@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from fusewise.costmodel import learned
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import FEATURES_VERSION, Featurizer
 from fusewise.costmodel.roofline import roofline_us
@@ -29,7 +30,16 @@ from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
 from fusewise.schedule.schedule import Choice, Schedule
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True, scope="package")
+def few_trees() -> Iterator[None]:
+    """A quarter of the trees: as many as the law of these kernels takes, which is a simple one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(learned._OF_CPUS, "n_estimators", 60)
+        patch.setitem(learned._OF_CPUS, "learning_rate", 0.2)
+        yield
+
+
+@pytest.fixture(scope="session")
 def profile() -> DeviceProfile:
     """A CPU of no maker."""
     return DeviceProfile(

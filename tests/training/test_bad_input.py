@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,24 @@ def refused(*arguments: object) -> str:
     return line
 
 
-@pytest.fixture
-def trained(make_store: MakeStore, tmp_path: Path) -> tuple[Path, Path]:
-    """A store, and the file of a model that was trained on it."""
-    store, model = make_store(graphs=8, families=4), tmp_path / "mine.fusewise.json"
-    result = CliRunner().invoke(main, ["--store", str(store), "--out", str(model)])
+@pytest.fixture(scope="module")
+def trained_once(
+    filled: Callable[..., Path], profile: DeviceProfile, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with a store, and the file of a model that was trained on it."""
+    folder = tmp_path_factory.mktemp("trained")
+    shutil.copyfile(filled(profile, graphs=8, families=4), folder / "store.duckdb")
+    arguments = ("--store", folder / "store.duckdb", "--out", folder / "mine.fusewise.json")
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
-    return store, model
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Copies of a store, and of the file of a model that was trained on it."""
+    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "store.duckdb", tmp_path / "mine.fusewise.json"
 
 
 def judge(store: Path, model: Path, *more: object) -> str:

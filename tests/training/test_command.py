@@ -96,7 +96,7 @@ def test_judging_an_existing_model(make_store: MakeStore, tmp_path: Path):
 
 
 def test_tuning_and_the_table(make_store: MakeStore):
-    result = call("--store", make_store(families=2), "--tune", 2)
+    result = call("--store", make_store(families=2, graphs=12), "--tune", 2)
     assert result.exit_code == 0, result.output
     assert "graphs held out" in result.stdout
     assert "MAPE, kernels >= 5 us" in result.stdout

@@ -218,6 +218,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.slow
 def test_programs_that_end_hang_or_cannot_be_read(
     tmp_path: Path, profiled: Path, programs: Callable[[str], CorpusSpec]
 ) -> None:

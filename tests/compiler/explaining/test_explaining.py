@@ -255,10 +255,13 @@ def test_measured_kernels_and_counterfactual(norms: ExplainedGraph, store: Path)
 
 
 def test_only_one_kind_of_graph(store: Path) -> None:
-    explained = explain_program(_sample("norms-training"), Wish(store=store, kinds=("backward",)))
+    def sample() -> GraphSample:
+        return sample_of("trained", lambda: (nn.LayerNorm(9).train(), (torch.randn(4, 9),)))
+
+    explained = explain_program(sample(), Wish(store=store, kinds=("backward",)))
     assert [graph.kind for graph in explained.graphs] == ["backward"]
     with pytest.raises(PlanError, match="no inference graph"):
-        explain_program(_sample("norms-training"), Wish(store=store, kinds=("inference",)))
+        explain_program(sample(), Wish(store=store, kinds=("inference",)))
 
 
 # The chosen schedule, and what it was chosen among.
@@ -286,9 +289,10 @@ def test_the_plan_that_is_predicted_to_be_best(norms: ExplainedGraph, store: Pat
 
 
 def test_a_stored_decision_brings_its_candidates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, profiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FUSEWISE_HOME", str(tmp_path))
+    (tmp_path / "devices").symlink_to(profiled)
     sample = _sample("norms")
     torch._dynamo.reset()
     options = {"fusewise.mode": "predict"}

@@ -15,12 +15,6 @@ from fusewise.datasets.corpus import GraphSample
 from fusewise.schedule.errors import CorpusError
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store beside which the profile of the device is made once."""
-    return tmp_path_factory.mktemp("home") / "store.duckdb"
-
-
 def _sample(call: Any, *args: Any) -> GraphSample:
     return GraphSample(
         name="call", family="call", module=call, args=args, kwargs={}, training=False
