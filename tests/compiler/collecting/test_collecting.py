@@ -218,7 +218,6 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-@pytest.mark.slow
 def test_programs_that_end_hang_or_cannot_be_read(
     tmp_path: Path, profiled: Path, programs: Callable[[str], CorpusSpec]
 ) -> None:

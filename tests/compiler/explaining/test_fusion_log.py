@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from torch._functorch import config as functorch_config
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch._inductor import config as inductor_config
-from torch._inductor.graph import GraphLowering
 
 from fusewise.compiler.explaining.graph import Wish
 from fusewise.compiler.explaining.program import explain_program
@@ -173,23 +171,11 @@ def _fusion_log() -> Iterator[list[str]]:
         torch._logging.set_logs()
 
 
-class _Generated(BaseException):
-    """Ends a compile once Inductor has its source: nothing is fused after that."""
-
-
-def _stop(_: str) -> None:
-    raise _Generated
-
-
 def _logged(sample: GraphSample) -> list[_Log]:
     """The log of Inductor by itself, graph by graph."""
     torch._dynamo.reset()
-    stopped = mock.patch.object(GraphLowering, "save_output_code", _stop)
     with (
         _fusion_log() as messages,
-        # A backward graph is there only once the forward one has run.
-        nullcontext() if sample.training else stopped,
-        suppress(_Generated),
         inductor_config.patch(fx_graph_cache=False),
         functorch_config.patch(enable_autograd_cache=False),
         torch.set_grad_enabled(sample.training),
