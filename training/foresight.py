@@ -3,8 +3,8 @@
 Schedules that were measured beside the compiler's own are predicted by models that saw nothing of
 their family. For each kind of choice the best predicted schedule of each graph is taken, as mode
 ``predict`` would, and held to what was measured. A kind passes by the demands with which few enough
-of what is taken were slower, family by family (risk control as in Angelopoulos et al. 2022, with the
-count of slower ones in place of a bound on its mean). Fits nothing itself.
+of what is taken were slower, family by family (risk control as in Angelopoulos et al. 2022, with
+the count of slower ones in place of a bound on its mean). Fits nothing itself.
 """
 
 from __future__ import annotations
