@@ -29,6 +29,7 @@ from fusewise.training.companions import Companions
 from fusewise.training.foresight import (
     ENOUGH,
     Foresight,
+    Tried,
     foresight,
     gains_from,
     tried_schedules,
@@ -91,9 +92,7 @@ def record_made(
     overheads = overheads_from(np.array([p.measured_us for p in plans]), [p.amounts for p in plans])
     tried = tried_schedules(samples, profile, extern_us, model_of, overheads)
     for other in () if companions is None else companions.profiles:
-        theirs = source.all_schedules(other.key)
-        known_us = calls_known(source.extern_times(other.key), theirs)
-        tried += tried_schedules(theirs, other, known_us, model_of, overheads)
+        tried += _tried_on(other, source, model_of, overheads)
     found = msgspec.structs.replace(
         gains_from(tried, profile.kind),
         plans=_margins(plans, overheads or NONE),
@@ -168,10 +167,19 @@ def foreseen(
     def model_of(sample: ScheduleSample) -> CostModel | None:
         return model if sample.graph_key in keys or sample.family in families else None
 
+    return foresight(_tried_on(profile, source, model_of), gains_of(model, profile.kind))
+
+
+def _tried_on(
+    profile: DeviceProfile,
+    source: Source,
+    model_of: Callable[[ScheduleSample], CostModel | None],
+    overheads: Overheads | None = None,
+) -> list[Tried]:
+    """Schedules of a device of ``source`` that were measured beside the compiler's own."""
     samples = source.all_schedules(profile.key)
     extern_us = calls_known(source.extern_times(profile.key), samples)
-    tried = tried_schedules(samples, profile, extern_us, model_of)
-    return foresight(tried, gains_of(model, profile.kind))
+    return tried_schedules(samples, profile, extern_us, model_of, overheads)
 
 
 def _graphs(samples: ScheduleSamples, known: Collection[str]) -> int:

@@ -88,7 +88,9 @@ def test_one_verdict_is_enough_for_code_of_its_own(processes: Any) -> None:
         assert run["codes"] == first[name]["codes"]
 
 
-@pytest.mark.parametrize("order", [(2, 0, 1)], ids=str)
+@pytest.mark.parametrize(
+    "order", [pytest.param((0, 1, 2), marks=pytest.mark.slow), (2, 0, 1)], ids=str
+)
 def test_cached_code_is_of_the_verdict_that_was_asked_for(
     live: Any, device: str, order: tuple[int, ...]
 ) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pickle
 import socket
 import threading
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,13 +19,11 @@ from fusewise.compiler.inductor.cpp_kernels import definitions
 from fusewise.compiler.inductor.effects import cpp_effects, triton_effects
 from fusewise.compiler.inductor.launches import generate_with_launches
 from fusewise.compiler.inductor.program import load_module, precompile
-from fusewise.compiler.measuring import quiet as quiet_module
 from fusewise.compiler.measuring import serving
 from fusewise.compiler.measuring.client import MeasuringProcess
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
-from fusewise.compiler.measuring.quiet import Quiet, pinned
 from fusewise.compiler.measuring.sampling import is_settled, take_samples, together
 from fusewise.compiler.measuring.serving import serve
 from fusewise.compiler.measuring.worker import Worker
@@ -366,11 +362,6 @@ def test_slow_call_gets_no_more_samples_than_there_is_time_for() -> None:
     assert len(times.samples) == 3 and not times.settled
 
 
-def policies() -> set[int]:
-    threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
-    return {os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK for thread in threads}
-
-
 def test_passes_that_called_otherwise_or_were_disturbed_are_left_out() -> None:
     def calls(first: float, *, disturbed: bool = False, names: str = "ab") -> list[CallTimes]:
         return [CallTimes(name, [first] * 8, disturbed=disturbed) for name in names]
@@ -387,70 +378,3 @@ def test_passes_that_called_otherwise_or_were_disturbed_are_left_out() -> None:
     failed = [CallTimes("a", failure="no memory"), CallTimes("a", [1.0] * 3)]
     assert together([failed[:1], failed[1:]], 0.03)[0].samples == [1.0] * 3
     assert together([failed[:1], failed[:1]], 0.03)[0].failure == "no memory"
-
-
-def test_real_time_priority_lasts_as_long_as_the_window() -> None:
-    torch.ones(1 << 20).sum()
-    quiet = Quiet()
-    quiet.expect(1e-3)
-    with quiet:
-        inside = policies()
-    assert policies() == {os.SCHED_OTHER}
-    assert inside == {os.SCHED_RR if quiet._threads else os.SCHED_OTHER}
-    quiet.expect(10.0)
-    with quiet:
-        assert policies() == {os.SCHED_OTHER}
-    quiet.expect(1e-3)
-    with pytest.raises(ValueError, match="inside"), quiet:
-        raise ValueError("inside")
-    assert policies() == {os.SCHED_OTHER}
-
-
-def test_a_window_is_as_good_after_another_one() -> None:
-    torch.ones(1 << 20).sum()
-    first = Quiet()
-    first.expect(1e-3)
-    with first:
-        inside = policies()
-    second = Quiet()
-    second.expect(1e-3)
-    with second:
-        assert policies() == inside
-    assert policies() == {os.SCHED_OTHER}
-
-
-def test_window_without_permission_only_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*args: Any) -> None:
-        raise PermissionError
-
-    quiet = Quiet()
-    monkeypatch.setattr(os, "sched_setscheduler", refused)
-    quiet.expect(1e-3)
-    with quiet:
-        sum(range(1000))
-    assert quiet.disturbed in {True, False} and not quiet._threads
-    monkeypatch.setattr(quiet_module, "_switches", iter((1, 2)).__next__)
-    with quiet:
-        pass
-    assert quiet.disturbed
-
-
-@pytest.mark.parametrize(
-    ("library", "expected"),
-    [
-        ("torch/lib/libgomp.so.1", {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}),
-        # Kernels would bring in another, which pins all its threads to one core.
-        ("torch/lib/libgomp-a34b3233.so.1", {}),
-        ("torch.libs/libgomp-a34b3233.so.1", {}),
-    ],
-)
-def test_threads_are_pinned_where_there_is_one_openmp_library(
-    library: str, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = Path(torch.__file__).parent.parent
-    mapped = [site / library, site / "sklearn.libs/libgomp-1.so", site / "torch/lib/libc10.so"]
-    maps = tmp_path / "maps"
-    maps.write_text("".join(f"7f r-xp 0 fe:00 1  {path}\n" for path in mapped) + "7f rw-p 0 0\n")
-    monkeypatch.setattr(quiet_module, "_MAPS", maps)
-    assert pinned(1, {}) == expected
-    assert pinned(1, {"OMP_PLACES": "threads"}) == pinned(1 << 20, {}) == {}

@@ -37,7 +37,15 @@ def test_what_has_no_setting_is_not_offered() -> None:
 
 
 @known
-@pytest.mark.parametrize(("dtype", "columns"), [(torch.float32, 48), (torch.bfloat16, 5000)])
+@pytest.mark.parametrize(
+    ("dtype", "columns"),
+    [
+        (torch.float32, 48),
+        (torch.bfloat16, 5000),
+        pytest.param(torch.float32, 5000, marks=pytest.mark.slow),
+        pytest.param(torch.bfloat16, 48, marks=pytest.mark.slow),
+    ],
+)
 def test_both_ways_are_the_same(live: Any, dtype: torch.dtype, columns: int) -> None:
     x = (torch.randn(6, columns) * 3 + 100).to(dtype)
     (graph,) = live.capture(live.UserProgram(normalised, (x,)))
