@@ -6,13 +6,18 @@ Judges by the accesses and operations of one node alone; indices themselves are 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from fusewise.costmodel.geometry import looked_up_steps
 from fusewise.schedule.problem import Access, Node, Problem
 
 #: Dtypes of indices.
 _INTEGER: Final = re.compile(r"int(16|32|64)$")
+#: Operators that look up, by places that they are given.
+_GIVEN: Final = ("index", "gather", "scatter", "embedding", "take")
+#: What the compiler takes others apart into, which look up where it computes itself: resizing.
+_COMPUTED: Final = "_unsafe_"
 
 
 def loaded_indices(node: Node, problem: Problem) -> list[Access]:
@@ -52,15 +57,50 @@ def follows_loops(node: Node, problem: Problem) -> bool:
     """Whether a node looks up where its loops say, one place after the other.
 
     It computes where, as interpolation does, or has a table with one place for each turn of a loop.
-    Whoever loads an index of another kind may be sent anywhere.
+    Whoever loads an index of another kind may be sent anywhere. Other integers that are read beside
+    (labels, counts) are values.
     """
-    if not any(a.looked_up for a in (*node.reads, *node.writes)):
+    found = [a for a in (*node.reads, *node.writes) if a.looked_up]
+    if not found:
         return False
-    loops = (*node.ranges[0], *node.ranges[1])
-    found = any(name == "index_expr" for name, _ in node.ops)
-    for access in loaded_indices(node, problem):
-        entries = access.bytes // max(access.itemsize, 1)
-        if entries not in loops or entries == access.touched:
-            return False
-        found = True
-    return found
+    computes = any(name == "index_expr" for name, _ in node.ops)
+    loaded = loaded_indices(node, problem)
+    others = [access for access in loaded if not _is_table(access, node)]
+    tables = len(loaded) - len(others)
+    if not computes and not tables:
+        return False
+    if _computed_alone(node):
+        return True
+    leading = sum(_may_lead(access, found, node) for access in others)
+    # Of the places that an index has, computed ones or tables give all but what is loaded besides:
+    # an integer that leaves each of the indices to them is none of these.
+    places = min(len(looked_up_steps(a.index)) for a in found)
+    return leading == 0 or leading < places <= (places if computes else tables)
+
+
+def _is_table(access: Access, node: Node) -> bool:
+    """Whether a read has one entry for each turn of one of its node's loops."""
+    entries = access.bytes // max(access.itemsize, 1)
+    return entries in (*node.ranges[0], *node.ranges[1]) and entries != access.touched
+
+
+def _computed_alone(node: Node) -> bool:
+    """Whether all that a node looks up is where the compiler's own decompositions compute."""
+    computed = [_COMPUTED in origin for origin in node.origins]
+    given = [any(word in origin for word in _GIVEN) for origin in node.origins]
+    return any(computed) and not any(
+        one and not other for one, other in zip(given, computed, strict=True)
+    )
+
+
+def _may_lead(access: Access, found: Sequence[Access], node: Node) -> bool:
+    """Whether a read can be the index that takes lookups ``found`` elsewhere, turn by turn.
+
+    Not if it stays in place along the innermost of the loops that are in none of their indices.
+    """
+    turning = sum(extent > 1 for extent in (*node.ranges[0], *node.ranges[1]))
+    for a in found:
+        free = [i for i in range(turning) if not a.along >> i & 1]
+        if access.along < 0 or a.along < 0 or not free or access.along >> free[-1] & 1:
+            return True
+    return False
