@@ -72,10 +72,13 @@ def follows_loops(node: Node, problem: Problem) -> bool:
     if _computed_alone(node):
         return True
     leading = sum(_may_lead(access, found, node) for access in others)
-    # Of the places that an index has, computed ones or tables give all but what is loaded besides:
-    # an integer that leaves each of the indices to them is none of these.
+    if leading == 0:
+        return True
+    # Tables or an interpolation, which looks neighbours up, give all places of each index: then an
+    # integer that is not enough for one of them is a value.
     places = min(len(looked_up_steps(a.index)) for a in found)
-    return leading == 0 or leading < places <= (places if computes else tables)
+    neighbours = len({a.buffer for a in found}) < len(found)
+    return leading < places and (places <= tables or (computes and neighbours))
 
 
 def _is_table(access: Access, node: Node) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer
+from fusewise.costmodel.lookups import follows_loops
 from fusewise.costmodel.roofline import roofline_us
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
@@ -167,3 +168,67 @@ def test_an_update_each_turn_is_counted(gpu: DeviceProfile, lookup: Lookup) -> N
     assert 2 ** whole[COLUMN["atomic_crowd"]] == pytest.approx(_OUT / 128, rel=0.01)
     assert whole[COLUMN["atomic_halves"]] == 0.0
     assert roofline_us(half[None])[0] > 2 * roofline_us(whole[None])[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "origins"),
+    [
+        pytest.param(
+            [Access("labels", "broadcast", 512 * 296 * 296, 4096, 8, 1, "i0 : 512", 1)],
+            (),
+            id="a count of each plane",
+        ),
+        pytest.param(
+            [Access("labels", "broadcast", 512 * 296 * 296, 296 * 296 * 8, 8, 1, "i0 : 87616", 6)],
+            (),
+            id="a label of each place, where an index has two",
+        ),
+        pytest.param(
+            [
+                Access("labels", "broadcast", 512 * 296 * 296, 8 * 87616, 8, 1, "i0 : 87616", 6),
+                Access("labels", "contiguous", 512 * 296 * 296, 8, 8, 1, "i0 : 44859392", 7),
+            ],
+            ("aten._unsafe_index.Tensor", "aten.eq.Tensor"),
+            id="two of them, where the compiler resizes",
+        ),
+    ],
+)
+@pytest.mark.parametrize("computed", [True, False], ids=["computed", "tables"])
+def test_integers_beside_places_that_follow_the_loops_are_values(
+    gpu: DeviceProfile,
+    lookup: Lookup,
+    labels: list[Access],
+    origins: tuple[str, ...],
+    computed: bool,
+) -> None:
+    (node,) = lookup(loaded=True).nodes
+    index = f"{148 * 148}*i0 + 148*tmp0 + tmp1 : 512"
+    problem = resized(node, index, (296, 296))
+    (node,) = problem.nodes
+    image, *tables = node.reads
+    image = msgspec.structs.replace(image, along=1)
+    beside = msgspec.structs.replace(image, index=index.replace("tmp1", "tmp2"))
+    reads = (image, beside, *([] if computed else tables))
+    ops = (("index_expr", 2), *node.ops) if computed else node.ops
+    node = msgspec.structs.replace(node, reads=reads, ops=ops, origins=origins)
+    more = Buffer("labels", 8 * 512 * 296 * 296, "torch.int64", True, False, ("op0",))
+    buffers = (*problem.buffers, more)
+    labelled = msgspec.structs.replace(node, reads=(*reads, *labels))
+    assert follows_loops(node, problem)
+    problem = msgspec.structs.replace(problem, nodes=(labelled,), buffers=buffers)
+    assert follows_loops(labelled, problem)
+    features = Featurizer(problem, gpu).group(["op0"])
+    assert features[COLUMN["random_bytes"]] == 0.0
+
+
+def test_integers_that_could_be_the_index_may_lead_anywhere(lookup: Lookup) -> None:
+    problem = lookup(loaded=True)
+    (node,) = problem.nodes
+    # Words have a row each, that of their positions is masked.
+    words = Access("map", "broadcast", _OUT, 8 * _ROWS, 8, 1, f"i0 : {_ROWS}", 3)
+    row = Access("image", "gather", _OUT, 4 * _OUT, 4, 1, f"i0 + {_COLUMNS}*tmp0 : {_COLUMNS}", 4)
+    for origins in (("aten.embedding.default",), ("aten._unsafe_index.Tensor", "aten.index.Tensor")):
+        node = msgspec.structs.replace(
+            node, ranges=((64, 64, _COLUMNS), ()), reads=(row, words), origins=origins
+        )
+        assert not follows_loops(node, problem)
