@@ -226,9 +226,9 @@ def test_integers_that_could_be_the_index_may_lead_anywhere(lookup: Lookup) -> N
     (node,) = problem.nodes
     # Words have a row each, that of their positions is masked.
     words = Access("map", "broadcast", _OUT, 8 * _ROWS, 8, 1, f"i0 : {_ROWS}", 3)
-    row = Access("image", "gather", _OUT, 4 * _OUT, 4, 1, f"i0 + {_COLUMNS}*tmp0 : {_COLUMNS}", 4)
+    row = Access("image", "gather", _OUT, 4 * _OUT, 4, 1, "i0 + 512*tmp0 : 512", 4)
     for origins in (("aten.embedding.default",), ("aten._unsafe_index.Tensor", "aten.index.Tensor")):
         node = msgspec.structs.replace(
-            node, ranges=((64, 64, _COLUMNS), ()), reads=(row, words), origins=origins
+            node, ranges=((64, 64, 512), ()), reads=(row, words), origins=origins
         )
         assert not follows_loops(node, problem)
