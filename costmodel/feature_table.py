@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 16
+FEATURES_VERSION: Final = 17
 
 
 class Feature(NamedTuple):
@@ -113,7 +113,9 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature(
         "atomic_turns", "log2 updates", "atomic updates, of neighbours in a sector all at once"
     ),
-    Feature("atomic_crowd", "log2 ratio", "most of these in each line, on average"),
+    Feature(
+        "atomic_crowd", "log2 ratio", "most of these one after the other in each line, on average"
+    ),
     Feature(
         "atomic_halves",
         "log2 updates",

@@ -169,7 +169,10 @@ class Featurizer:
             row_operations(node, self._frames.resting(i), wholly=self._frames.rests(i))
             for i, node in enumerate(nodes if blocks else ())
         ]
-        extremes = [node_extremes(node) for node in nodes]
+        extremes = [
+            node_extremes(node, along=bool(places))
+            for node, places in zip(nodes, self._meeting.followed, strict=True)
+        ]
         # Minima are kept negated, so that one reduction finds both.
         self._extremes = np.array(extremes, dtype=np.float64)
         self._device = list(device_amounts(profile).values())

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from fusewise.costmodel.blocks import WARP
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.geometry import STAYS, Walk, walk
 from fusewise.costmodel.interface import FloatArray
@@ -242,8 +243,11 @@ def _pairs(access: Access, loops: Sequence[int]) -> bool:
     return access.itemsize < _WHOLE and walk(access, loops).step == 1
 
 
-def node_extremes(node: Node) -> list[float]:
-    """The columns of ``LARGEST``, then those of ``SMALLEST`` negated, for one node."""
+def node_extremes(node: Node, *, along: bool = False) -> list[float]:
+    """The columns of ``LARGEST``, then those of ``SMALLEST`` negated, for one node.
+
+    ``along`` tells whether what it looks up follows its loops.
+    """
     loops = [*node.ranges[0], *node.ranges[1]]
     accesses = [a for a in (*node.reads, *node.writes) if a.kind != "opaque"]
     widths = [a.itemsize for a in accesses] or [_NO_WIDTH]
@@ -262,7 +266,7 @@ def node_extremes(node: Node) -> list[float]:
         node.numel if reduction else 0,
         read.run if reduction and read.across else 0,
         max(map(_hits, atomic), default=0),
-        max((_turns(a, loops) * LINE_BYTES / max(a.bytes, LINE_BYTES) for a in atomic), default=0),
+        max((_line_turns(a, loops, along=along) for a in atomic), default=0),
     ]
     smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]
@@ -279,6 +283,23 @@ def _turns(access: Access, loops: Sequence[int]) -> float:
     """Updates that memory does one after the other: neighbours in one sector go at once."""
     at_once = SECTOR_BYTES // max(access.itemsize, _WHOLE)
     return access.touched / (at_once if walk(access, loops).step == 1 else 1)
+
+
+def _line_turns(access: Access, loops: Sequence[int], *, along: bool) -> float:
+    """Updates that each line does one after the other, on average.
+
+    Those of one warp that find different elements of a line, as places that were loaded do, are
+    one; what follows the loops finds the same element, again and again. Elements that are narrower
+    than what memory adds to are swapped in one by one.
+    """
+    lines = max(access.bytes / LINE_BYTES, 1.0)
+    turns = _turns(access, loops) / lines
+    elements = min(access.bytes, LINE_BYTES) / access.itemsize
+    if along or access.itemsize < _WHOLE or elements <= 1.0 or walk(access, loops).step:
+        return turns
+    missed: float = (1.0 - 1.0 / elements) ** (WARP / lines)
+    met = elements * (1.0 - missed)
+    return turns / max(met, 1.0)
 
 
 def _hits(access: Access) -> float:

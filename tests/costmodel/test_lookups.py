@@ -227,8 +227,35 @@ def test_integers_that_could_be_the_index_may_lead_anywhere(lookup: Lookup) -> N
     # Words have a row each, that of their positions is masked.
     words = Access("map", "broadcast", _OUT, 8 * _ROWS, 8, 1, f"i0 : {_ROWS}", 3)
     row = Access("image", "gather", _OUT, 4 * _OUT, 4, 1, "i0 + 512*tmp0 : 512", 4)
-    for origins in (("aten.embedding.default",), ("aten._unsafe_index.Tensor", "aten.index.Tensor")):
+    resizes = "aten._unsafe_index.Tensor"
+    for given in ("aten.embedding.default", "aten.index.Tensor"):
         node = msgspec.structs.replace(
-            node, ranges=((64, 64, 512), ()), reads=(row, words), origins=origins
+            node, ranges=((64, 64, 512), ()), reads=(row, words), origins=(resizes, given)
         )
         assert not follows_loops(node, problem)
+
+
+def test_updates_of_a_warp_that_find_different_elements_of_a_line_go_at_once(
+    gpu: DeviceProfile, lookup: Lookup
+) -> None:
+    def crowd(entries: int, itemsize: int = 4, *, loaded: bool = True) -> float:
+        problem = lookup(loaded=loaded)
+        added = Access("out", "atomic", 1, itemsize, itemsize, 0, "tmp0 : ")
+        node = msgspec.structs.replace(
+            problem.nodes[0],
+            reads=problem.nodes[0].reads[1:],
+            writes=(added,),
+            ops=(*(() if loaded else (("index_expr", 1),)), ("indirect_indexing", 1), ("store", 1)),
+        )
+        out = Buffer("out", entries * itemsize, "float", False, True, ())
+        buffers = (*problem.buffers[:2], out)
+        changed = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
+        return float(2 ** Featurizer(changed, gpu).group(["op0"])[COLUMN["atomic_crowd"]])
+
+    # All of 32 threads look for one of six bins, and find nearly all of them.
+    assert crowd(6) == pytest.approx(_OUT / 6, rel=0.01)
+    assert crowd(32) == pytest.approx(_OUT / 20.4, rel=0.01)
+    # Of 256 lines two threads seldom look for the same, which follow the loops all for one.
+    assert crowd(32 * 256) == pytest.approx(_OUT / 256, rel=0.01)
+    assert crowd(6, loaded=False) == pytest.approx(_OUT, rel=0.01)
+    assert crowd(6, 2) == pytest.approx(_OUT, rel=0.01)
