@@ -30,6 +30,9 @@ from fusewise.datasets.generated.elementwise import (
 )
 from fusewise.datasets.generated.sketch import LARGEST, Sketch, Value, aligned
 
+_OverAxes = Callable[[Tensor, tuple[int, ...]], Tensor]
+_Bound = Callable[[float], float]
+
 #: Structures that there are.
 COUNT: Final = 200
 #: How much larger than the base axes together a value may get.
@@ -58,9 +61,6 @@ def _family(number: int) -> Callable[[Draw], Program]:
 COMPOSED: Final[dict[str, Callable[[Draw], Program]]] = {
     f"composed_{number:03d}": _family(number) for number in range(COUNT)
 }
-
-
-# Elements.
 
 
 def _pointwise(sketch: Sketch, x: Value) -> None:
@@ -108,13 +108,33 @@ def _wider(x: Value, y: Value) -> Value:
     return y if set(x.axes) < set(y.axes) else x
 
 
-# Reductions.
+def _sum_of_squares(x: Tensor, at: tuple[int, ...]) -> Tensor:
+    return x.float().square().sum(at)
 
-#: Name, function of a tensor and axes, bound of the result, whether the gradient stops. Sums are
-#: made small at once, as they are finite in fp32 only.
-_REDUCTIONS: tuple[
-    tuple[str, Callable[[Tensor, tuple[int, ...]], Tensor], Callable[[float], float], bool], ...
-] = (
+
+def _soft_weights(x: Tensor, at: tuple[int, ...]) -> Tensor:
+    weights = (x - x.amax(at, keepdim=True)).float().exp()
+    return (weights / weights.sum(at, keepdim=True)).to(x.dtype)
+
+
+def _standard(x: Tensor, at: tuple[int, ...]) -> Tensor:
+    return (x - x.mean(at, keepdim=True)) * (x.var(at, correction=0, keepdim=True) + 1e-3).rsqrt()
+
+
+def _inverse_rms(x: Tensor, at: tuple[int, ...]) -> Tensor:
+    return (x.float().square().mean(at, keepdim=True) + 1e-3).rsqrt().to(x.dtype)
+
+
+def _ranged(x: Tensor, at: tuple[int, ...]) -> Tensor:
+    # In fp32: Inductor's C++ code of both extremes of fp16 or bf16 values does not compile.
+    x = x.float()
+    least, most = x.amin(at, keepdim=True), x.amax(at, keepdim=True)
+    return (x - least) / (most - least + 1.0)
+
+
+#: Name, function of a tensor and of axes, bound of the result, whether the gradient stops. Sums
+#: are made small at once, as they are finite in fp32 only.
+_REDUCTIONS: Final[tuple[tuple[str, _OverAxes, _Bound, bool], ...]] = (
     ("sum", lambda x, at: softened(x.sum(at, dtype=torch.float32)), lambda _: 1.0, False),
     ("sum back", lambda x, at: softened(x.float().sum(at)).to(x.dtype), lambda _: 1.0, False),
     ("log sum", lambda x, at: _sum_of_squares(x, at).log1p(), lambda _: 40.0, False),
@@ -123,27 +143,25 @@ _REDUCTIONS: tuple[
     ("mean size", lambda x, at: x.abs().mean(at), lambda x: x, False),
     ("amax", lambda x, at: x.amax(at), lambda x: x, False),
     ("amin", lambda x, at: x.amin(at), lambda x: x, False),
-    ("range", lambda x, at: x.amax(at) - x.amin(at), lambda x: 2 * x, False),
+    ("range", lambda x, at: x.float().amax(at) - x.float().amin(at), lambda x: 2 * x, False),
     ("var", lambda x, at: x.var(at, correction=0), lambda x: x * x, False),
     ("std", lambda x, at: (x.var(at, correction=0) + 1e-3).sqrt(), lambda x: x + 1, False),
-    ("logsumexp", lambda x, at: torch.logsumexp(x, at), lambda x: x + 20, False),
-    ("count", lambda x, at: (x > 0.5).sum(at).float().log1p(), lambda _: 20.0, True),  # noqa: PLR2004
-    ("any", lambda x, at: (x > 2.0).any(at).to(x.dtype), lambda _: 1.0, True),  # noqa: PLR2004
+    ("logsumexp", torch.logsumexp, lambda x: x + 20, False),
+    ("count", lambda x, at: (x > 1.0).sum(at).float().log1p(), lambda _: 20.0, True),
+    ("any", lambda x, at: (x > 1.0).any(at).to(x.dtype), lambda _: 1.0, True),
 )
 
 #: The same that keep their shape: passes over axes, and what is made of all of it.
-_PASSES: tuple[
-    tuple[str, Callable[[Tensor, tuple[int, ...]], Tensor], Callable[[float], float]], ...
-] = (
+_PASSES: Final[tuple[tuple[str, _OverAxes, _Bound], ...]] = (
     ("softmax", lambda x, at: torch.softmax(x, at[-1]), lambda _: 1.0),
     ("log_softmax", lambda x, at: torch.log_softmax(x, at[-1]), lambda x: x + 20),
-    ("soft weights", lambda x, at: _soft_weights(x, at), lambda _: 1.0),
+    ("soft weights", _soft_weights, lambda _: 1.0),
     ("centred", lambda x, at: x - x.mean(at, keepdim=True), lambda x: 2 * x),
-    ("standard", lambda x, at: _standard(x, at), lambda _: 30.0),
+    ("standard", _standard, lambda _: 30.0),
     ("standard fp32", lambda x, at: _standard(x.float(), at).to(x.dtype), lambda _: 30.0),
     ("rms", lambda x, at: x * _inverse_rms(x, at), lambda _: 30.0),
     ("scaled", lambda x, at: x / (x.abs().amax(at, keepdim=True) + 1.0), lambda _: 1.0),
-    ("ranged", lambda x, at: (x - x.amin(at, keepdim=True)) / _extent(x, at), lambda _: 1.0),
+    ("ranged", lambda x, at: _ranged(x, at).to(x.dtype), lambda _: 1.0),
     ("cumsum", lambda x, at: softened(x.float().cumsum(at[-1])).to(x.dtype), lambda _: 1.0),
 )
 
@@ -184,30 +202,6 @@ def _some_axes(sketch: Sketch, x: Value) -> tuple[int, ...]:
     several = sketch.dice.sample(range(x.rank), sketch.dice.randint(1, x.rank))
     last, first, any_ = (x.rank - 1,), (0,), (sketch.dice.randrange(x.rank),)
     return tuple(sorted(sketch.dice.choice((last, last, first, any_, several))))
-
-
-def _sum_of_squares(x: Tensor, at: tuple[int, ...]) -> Tensor:
-    return x.float().square().sum(at)
-
-
-def _soft_weights(x: Tensor, at: tuple[int, ...]) -> Tensor:
-    weights = (x - x.amax(at, keepdim=True)).float().exp()
-    return (weights / weights.sum(at, keepdim=True)).to(x.dtype)
-
-
-def _standard(x: Tensor, at: tuple[int, ...]) -> Tensor:
-    return (x - x.mean(at, keepdim=True)) * (x.var(at, correction=0, keepdim=True) + 1e-3).rsqrt()
-
-
-def _inverse_rms(x: Tensor, at: tuple[int, ...]) -> Tensor:
-    return (x.float().square().mean(at, keepdim=True) + 1e-3).rsqrt().to(x.dtype)
-
-
-def _extent(x: Tensor, at: tuple[int, ...]) -> Tensor:
-    return x.amax(at, keepdim=True) - x.amin(at, keepdim=True) + 1.0
-
-
-# Ends.
 
 
 def _finished(sketch: Sketch) -> None:

@@ -86,8 +86,8 @@ STOPPING: tuple[Unary, ...] = (
     ("uint8", lambda x: _uint8(x).to(x.dtype) / 16.0, lambda _: 16.0),
     ("int64", lambda x: (x * 4.0).long().to(x.dtype) * 0.25, _same),
     ("parity", lambda x: ((x * 8.0).to(torch.int32) & 1).to(x.dtype), _one),
-    ("above", lambda x: (x > 0.3).to(x.dtype), _one),
-    ("outside", lambda x: ((x < -0.5) | (x > 1.0)).to(x.dtype), _one),
+    ("above", lambda x: (x > 1.0).to(x.dtype), _one),
+    ("outside", lambda x: ((x < 0.0) | (x > 1.0)).to(x.dtype), _one),
 )
 
 #: What a result is stored as now and then; none but the first has a gradient.
@@ -110,7 +110,7 @@ BINARY: tuple[Binary, ...] = (
     ("gate", lambda x, y: x * torch.sigmoid(y), lambda x, _: x),
     ("glu", lambda x, y: functional.silu(x) * y, operator.mul),
     ("greater", lambda x, y: torch.where(x > y, x, 0.5 * y), max),
-    ("masked", lambda x, y: x.masked_fill(y > 0.5, -1.0), lambda x, _: x + 1),
+    ("masked", lambda x, y: x.masked_fill(y > 1.0, -1.0), lambda x, _: x + 1),
     ("kept", lambda x, y: x * (y <= 0.0), lambda x, _: x),
     ("lerp", lambda x, y: x + 0.25 * (y - x), max),
     ("distance", lambda x, y: (x - y).square(), lambda x, y: (x + y) ** 2),
