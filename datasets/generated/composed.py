@@ -104,6 +104,12 @@ def _threefold(sketch: Sketch, x: Value) -> None:
     )
 
 
+def _converted(sketch: Sketch, x: Value) -> None:
+    """The program's own dtype again, after fp32."""
+    own = sketch.draw.dtype
+    sketch.step("own dtype", lambda x: x.to(own), x)
+
+
 def _wider(x: Value, y: Value) -> Value:
     return y if set(x.axes) < set(y.axes) else x
 
@@ -254,6 +260,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(9.0, _pointwise),
     Rule(9.0, _pairwise),
     Rule(2.0, _threefold),
+    Rule(0.7, _converted),
     Rule(6.0, _reduced, rank=1),
     Rule(5.0, _normalised, rank=1),
     Rule(0.5, _argmax, rank=1),

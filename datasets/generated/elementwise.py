@@ -74,7 +74,6 @@ UNARY: tuple[Unary, ...] = (
     ("affine", lambda x: x * 0.7 + 0.1, lambda x: 0.7 * x + 0.1),
     ("halved", lambda x: x * 0.5, lambda x: x / 2),
     ("fp32", lambda x: x.float(), _same),
-    ("bf16", lambda x: x.to(torch.bfloat16), _same),
     ("band", lambda x: torch.where(x.abs() < 1.0, x, 0.1 * x), _same),
     ("positive", lambda x: x * (x > 0.0), _same),
     ("through", lambda x: x + (_int8(x).to(x.dtype) / 16.0 - x).detach(), lambda x: x + 1),
