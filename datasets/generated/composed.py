@@ -22,6 +22,7 @@ from fusewise.datasets.generated import rearranged
 from fusewise.datasets.generated.draw import Draw, Program
 from fusewise.datasets.generated.elementwise import (
     BINARY,
+    COMPARED,
     STOPPING,
     STORED,
     TERNARY,
@@ -85,6 +86,7 @@ def _pairwise(sketch: Sketch, x: Value) -> None:
         *(x, y),
         axes=axes,
         bound=bound(x.bound, y.bound),
+        compared=COMPARED.get(name),
     )
 
 
@@ -101,6 +103,7 @@ def _threefold(sketch: Sketch, x: Value) -> None:
         *(x, y, z),
         axes=axes,
         bound=bound(x.bound, y.bound, z.bound),
+        compared=COMPARED.get(name),
     )
 
 

@@ -123,3 +123,6 @@ TERNARY: tuple[Ternary, ...] = (
     ("mix", lambda x, y, z: y + torch.sigmoid(x) * (z - y), lambda _, y, z: max(y, z)),
     ("fma", lambda x, y, z: x * 0.9 + y * 0.1 - z / (y.abs() + 1.0), lambda x, y, z: x + y + z),
 )
+
+#: The operand that is only compared in some of these, so that no gradient flows back to it.
+COMPARED: dict[str, int] = {"masked": 1, "kept": 1, "where": 0}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fusewise.datasets.generated.elementwise import BINARY, UNARY, softened
+from fusewise.datasets.generated.elementwise import BINARY, COMPARED, UNARY, softened
 from fusewise.datasets.generated.sketch import Axis, Sketch, Value, aligned, joint
 
 
@@ -34,7 +34,7 @@ def merged(sketch: Sketch, x: Value) -> None:
 
 
 def split(sketch: Sketch, x: Value) -> None:
-    """One axis made two, in the other order now and then, as heads and patches are."""
+    """One axis made two, as heads and patches are."""
     at = sketch.dice.choice([i for i, axis in enumerate(x.axes) if axis.parts])
     _reshaped(sketch, x, [*x.axes[:at], *x.axes[at].parts, *x.axes[at + 1 :]])
 
@@ -45,7 +45,7 @@ def _reshaped(sketch: Sketch, x: Value, axes: list[Axis]) -> None:
     sketch.step(f"reshape {names}", lambda x: x.reshape(shape), x, axes=axes)
 
 
-#: Name, size of the axis afterwards from the one before, what is taken.
+#: Name, and what is taken of an axis of some size: at least one, also of one.
 _SLICES: tuple[tuple[str, Callable[[int], slice]], ...] = (
     ("first half", lambda size: slice(0, -(-size // 2))),
     ("tail", lambda size: slice(size // 4, size)),
@@ -195,6 +195,7 @@ def looked_up(sketch: Sketch, x: Value) -> None:
         lambda x, table, i: function(x, align(functional.embedding(i, table))),
         *(x, table, places),
         bound=bound(x.bound, table.bound),
+        compared=COMPARED.get(name),
     )
 
 

@@ -132,7 +132,7 @@ class Sketch:
         return self.step(f"{name} part {at} by {stride}", taken, given, cut=not floats)
 
     def indices(self, axes: Sequence[Axis], bound: int) -> Value:
-        """A new input of integers below ``bound``: random, in order, or mostly a few of them."""
+        """A new input of integers below ``bound``: random, in order, or of the first few only."""
         shape = [axis.size for axis in axes]
         form = self.draw.choice(("random", "random", "ordered", "few"))
         found = self.draw.indices(shape, bound if form != "few" else max(1, bound // 16))
@@ -147,6 +147,7 @@ class Sketch:
         axes: Sequence[Axis] | None = None,
         bound: float | None = None,
         cut: bool = False,
+        compared: int | None = None,
         growth: float = 1.0,
     ) -> Value:
         """Adds ``function`` of ``operands``; by default it leaves axes and bound of the first.
@@ -154,6 +155,7 @@ class Sketch:
         Args:
             label: says what it does, without sizes.
             cut: whether no gradient flows back through it.
+            compared: the operand to which none does, where there is one.
             growth: factor on the elements.
         """
         first = operands[0]
@@ -164,7 +166,7 @@ class Sketch:
             len(self._steps) - 1,
             first.axes if axes is None else tuple(axes),
             first.bound if bound is None else bound,
-            not cut and any(operand.trained for operand in operands),
+            not cut and any(x.trained for i, x in enumerate(operands) if i != compared),
             growth * max(operand.growth for operand in operands),
         )
         self.values.append(made)
