@@ -121,6 +121,11 @@ def _sum_of_squares(x: Tensor, at: tuple[int, ...]) -> Tensor:
     return x.float().square().sum(at)
 
 
+def _balance(x: Tensor, at: tuple[int, ...]) -> Tensor:
+    total = x.float().sum(at)
+    return softened(total * (total.numel() / x.numel()) ** 0.5)
+
+
 def _soft_weights(x: Tensor, at: tuple[int, ...]) -> Tensor:
     weights = (x - x.amax(at, keepdim=True)).float().exp()
     return (weights / weights.sum(at, keepdim=True)).to(x.dtype)
@@ -144,8 +149,8 @@ def _ranged(x: Tensor, at: tuple[int, ...]) -> Tensor:
 #: Name, function of a tensor and of axes, bound of the result, whether the gradient stops. Sums
 #: are made small at once, as they are finite in fp32 only.
 _REDUCTIONS: Final[tuple[tuple[str, _OverAxes, _Bound, bool], ...]] = (
-    ("sum", lambda x, at: softened(x.sum(at, dtype=torch.float32)), lambda _: 1.0, False),
-    ("sum back", lambda x, at: softened(x.float().sum(at)).to(x.dtype), lambda _: 1.0, False),
+    ("sum", lambda x, at: x.sum(at, dtype=torch.float32).abs().log1p(), lambda _: 25.0, False),
+    ("sum back", lambda x, at: _balance(x, at).to(x.dtype), lambda _: 1.0, False),
     ("log sum", lambda x, at: _sum_of_squares(x, at).log1p(), lambda _: 40.0, False),
     ("norm", lambda x, at: _sum_of_squares(x, at).add(1.0).rsqrt(), lambda _: 1.0, False),
     ("mean", lambda x, at: x.mean(at), lambda x: x, False),
@@ -193,17 +198,14 @@ def _normalised(sketch: Sketch, x: Value) -> None:
 
 
 def _argmax(sketch: Sketch, x: Value) -> None:
-    """Where along an axis the largest element is, as a share of it."""
+    """The largest element along an axis, read from where it was found."""
     at = sketch.dice.randrange(x.rank)
-    axes, size = [*x.axes[:at], *x.axes[at + 1 :]], x.axes[at].size
-    sketch.step(
-        f"argmax {at}",
-        lambda x: x.argmax(at).to(torch.float32) / size,
-        x,
-        axes=axes,
-        bound=1.0,
-        cut=True,
-    )
+
+    def largest(x: Tensor) -> Tensor:
+        # Not the place itself: of nearly equal elements, another one is found in other rounding.
+        return x.take_along_dim(x.argmax(at, keepdim=True), at).squeeze(at)
+
+    sketch.step(f"argmax {at}", largest, x, axes=[*x.axes[:at], *x.axes[at + 1 :]])
 
 
 def _some_axes(sketch: Sketch, x: Value) -> tuple[int, ...]:
