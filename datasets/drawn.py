@@ -6,27 +6,32 @@ What corpora of drawn programs share. Knows nothing of what the programs are.
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fusewise.schedule.errors import CorpusError
 
 
 def chosen_families(wanted: Sequence[str], known: Collection[str], corpus: str) -> tuple[str, ...]:
-    """``wanted``, or all of ``known`` where nothing is wanted.
+    """``wanted``, or all of ``known`` where nothing is wanted; ``composed_*`` stands for all such.
 
     Raises:
         CorpusError: a wanted one is not known; names the nearest.
     """
+    chosen: dict[str, None] = {}
     for family in wanted:
-        _check_known(family, known, corpus)
-    return tuple(wanted or known)
+        found = fnmatch.filter(known, family) if "*" in family else []
+        if not found:
+            _check_known(family, known, corpus)
+        chosen.update(dict.fromkeys(found or (family,)))
+    return tuple(chosen or known)
 
 
-def drawn_names(families: Sequence[str], seed: int) -> Iterator[str]:
+def drawn_names(families: Iterable[str], seed: int) -> Iterator[str]:
     """``layer_norm/7-0``, ``rms_norm/7-1`` and so on, the families in turn, without end."""
-    for number in itertools.count():
-        yield f"{families[number % len(families)]}/{seed}-{number}"
+    for number, family in enumerate(itertools.cycle(families)):
+        yield f"{family}/{seed}-{number}"
 
 
 def family_of(name: str, known: Collection[str], corpus: str) -> str:

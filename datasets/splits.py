@@ -59,7 +59,8 @@ HELD_OUT: Final[dict[str, tuple[str, ...]]] = {
         "coatnet",
         "maxvit",
     ),
-    # A normalisation, a piece of attention, a loss, a scatter, a layout, a tiny kernel.
+    # A normalisation, a piece of attention, a loss, a scatter, a layout, a tiny kernel; every sixth
+    # random structure.
     "generated": (
         "group_norm",
         "rope",
@@ -67,6 +68,7 @@ HELD_OUT: Final[dict[str, tuple[str, ...]]] = {
         "graph_messages",
         "pixel_shuffle",
         "timestep_embedding",
+        *(f"composed_{number:03d}" for number in range(5, 200, 6)),
     ),
 }
 

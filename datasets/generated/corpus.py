@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from fusewise.datasets.corpus import GraphSample
@@ -10,6 +11,7 @@ from fusewise.datasets.generated import (
     attention,
     caches,
     chains,
+    composed,
     diffusion,
     gathers,
     images,
@@ -31,8 +33,8 @@ from fusewise.datasets.generated import (
 )
 from fusewise.datasets.generated.draw import Draw, Program
 
-#: Every family by name. Add a function here and its programs are drawn.
-FAMILIES: dict[str, Callable[[Draw], Program]] = {
+#: Every family of one kind of program. Add a function here and its programs are drawn.
+KINDS: dict[str, Callable[[Draw], Program]] = {
     make.__name__: make
     for make in (
         norms.layer_norm,
@@ -126,6 +128,8 @@ FAMILIES: dict[str, Callable[[Draw], Program]] = {
         mixtures.together,
     )
 }
+#: Every family by name.
+FAMILIES: dict[str, Callable[[Draw], Program]] = KINDS | composed.COMPOSED
 
 
 class GeneratedCorpus:
@@ -148,8 +152,14 @@ class GeneratedCorpus:
         self.families = chosen_families(families, FAMILIES, self.name)
 
     def names(self, seed: int) -> Iterator[str]:
-        """``layer_norm/7-0`` and so on, the families in turn, without end."""
-        return drawn_names(self.families, seed)
+        """``layer_norm/7-0`` and so on, the families in turn, without end.
+
+        Of all families, every third name is of a random structure: there are more of those than
+        of the others, each of which would be drawn seldom.
+        """
+        if len(self.families) < len(FAMILIES):
+            return drawn_names(self.families, seed)
+        return drawn_names(_in_thirds(), seed)
 
     def build(self, name: str) -> Iterator[GraphSample]:
         """The one program of that name; equal names and scales give equal programs.
@@ -167,3 +177,10 @@ class GeneratedCorpus:
             training=program.training,
             licence=self.licence,
         )
+
+
+def _in_thirds() -> Iterator[str]:
+    """Two kinds of programs and a random structure in turn, without end."""
+    kinds, structures = itertools.cycle(KINDS), itertools.cycle(composed.COMPOSED)
+    while True:
+        yield from (next(kinds), next(kinds), next(structures))

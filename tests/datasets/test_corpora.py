@@ -28,6 +28,15 @@ def test_settings_reach_the_corpus() -> None:
     assert corpus.scale == 2.0  # type: ignore[attr-defined]
 
 
+def test_families_may_be_named_by_pattern() -> None:
+    corpus = open_corpus(CorpusSpec(name="generated", families=("softmax", "composed_00*")))
+    names = list(itertools.islice(corpus.names(3), 12))
+    assert names[:3] == ["softmax/3-0", "composed_000/3-1", "composed_001/3-2"]
+    assert names[11] == "softmax/3-11"
+    with pytest.raises(CorpusError, match=r"no family 'compose_\*'"):
+        open_corpus(CorpusSpec(name="generated", families=("compose_*",)))
+
+
 def test_unknown_corpora_are_refused_with_the_nearest() -> None:
     with pytest.raises(CorpusError, match="nearest is 'generated'"):
         open_corpus(CorpusSpec(name="generate"))
