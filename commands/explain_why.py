@@ -28,13 +28,13 @@ def show_why(why: Why, rows: int) -> None:
     if any(side.attribution.contributions for side in (*why.before, *why.after)):
         console.print(_features(why, min(rows, _FEATURES)))
     ours = "the greater of memory and arithmetic, plus the launch"
-    if not _by_trees(why):
+    if not _by_learned(why):
         click.echo(f"  the roofline predicts: {ours}")
-    elif len(_by_trees(why)) < len((*why.before, *why.after)):
+    elif len(_by_learned(why)) < len((*why.before, *why.after)):
         click.echo(f"  where the roofline predicts, it is {ours}")
 
 
-def _by_trees(why: Why) -> list[Side]:
+def _by_learned(why: Why) -> list[Side]:
     """Groups whose prediction is that of the trees; of others they are too uncertain."""
     every = (*why.before, *why.after)
     return [s for s in every if s.attribution.contributions and s.predicted_by != "roofline"]
@@ -127,9 +127,9 @@ def _features(why: Why, most: int) -> Table:
     chosen = sorted(drivers, key=lambda name: (-drivers[name], name))[:most]
     headers = [f"{when} {shortened('+'.join(side.nodes), 24)}" for when, side in sides]
     drives = (
-        "what drives the predictions: value, and the factor it puts on the time (SHAP)"
-        if _by_trees(why)
-        else "what the trees say, too uncertain to count: value, and factor on the time (SHAP)"
+        "what drives the predictions: value, and the factor it puts on the time"
+        if _by_learned(why)
+        else "what the model says, too uncertain to count: value, and factor on the time"
     )
     table = result_table("feature", *headers, title=drives)
     for name in chosen:

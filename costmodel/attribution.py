@@ -1,8 +1,9 @@
 """Which features drive a prediction: the share of each in the predicted time of a group.
 
-For a learned model these are SHAP values of its trees (Lundberg et al. 2020, "From local
-explanations to global understanding", as LightGBM computes them), for the roofline the parts that
-it adds up. Explains predictions, and changes none.
+For a learned model these are Shapley values: of its trees as LightGBM computes them (Lundberg et
+al. 2020, "From local explanations to global understanding"), of its networks those of Aumann and
+Shapley (Sundararajan et al. 2017). For the roofline they are the parts that it
+adds up. Explains predictions, and changes none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     #: Value and unit of the feature, as in the table of features; of a term the log of its share.
     value: float
     unit: str
-    #: SHAP value: added to the log of the time, so the time is multiplied by exp of it.
+    #: Shapley value: added to the log of the time, so the time is multiplied by exp of it.
     shap: float
     #: The time is multiplied by this.
     factor: float
@@ -37,9 +38,9 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     launch_us: float
     memory_us: float
     arithmetic_us: float
-    #: Factor that the trees give a kernel of average features; 1 without trees.
+    #: Factor for a kernel of average features; 1 without a learned model.
     base_factor: float = 1.0
-    #: The features, those that do most first; empty where no trees predict.
+    #: The features, those that do most first; empty where nothing was learned.
     contributions: tuple[Contribution, ...] = ()
 
     @property
@@ -53,8 +54,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
         return max(parts, key=lambda name: parts[name])
 
     @property
-    def trees_us(self) -> float | None:
-        """What the trees predict; None without trees."""
+    def learned_us(self) -> float | None:
+        """What the learned model predicts; None without one."""
         if not self.contributions:
             return None
         log = sum(c.shap for c in self.contributions) + float(np.log(self.base_factor))

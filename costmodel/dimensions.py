@@ -146,7 +146,7 @@ def dimensions_of(
     for m in movers:
         layout = m.layout
         weight = float(m.bytes) * (2 if m.written else 1)
-        if layout.looked_up or not layout.inside:
+        if layout.looked_up or layout.hidden or not layout.inside:
             far += weight
             continue
         inside = layout.inside

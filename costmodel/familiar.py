@@ -57,9 +57,11 @@ _EACH: Final = (
 _QUESTIONS: Final = (*_KIND, *_PATTERN, *_EACH)
 #: Above this a feature is there; 0 for all others.
 _USUAL: Final = {"passes": 1.0}
+#: What is less above it is the last bit of a logarithm; the least that kernels have is 3e-7.
+_LAST_BIT: Final = 1e-9
 _COLUMNS: Final = sorted({COLUMN[name] for names in _QUESTIONS for name in names})
 _NAMES: Final = [FEATURES[at].name for at in _COLUMNS]
-_ABOVE: Final = np.array([_USUAL.get(name, 0.0) for name in _NAMES])
+_ABOVE: Final = np.array([_USUAL.get(name, 0.0) + _LAST_BIT for name in _NAMES])
 #: Which question each of these columns answers yes to, as bits: shape [columns, questions].
 _ANSWERS: Final = np.array(
     [[name in names for names in _QUESTIONS] for name in _NAMES], dtype=np.float64

@@ -139,10 +139,13 @@ class Featurizer:
         followed = self._meeting.followed if blocks else ()
         self._frames = Frames(nodes if blocks else (), problem, followed)
         hints = reduction_hints(problem, profile.cores) if blocks else {}
-        self._reduced = [
-            (node.numel, node.rnumel, hints[node.name]) if node.name in hints else None
-            for node in nodes
-        ]
+        self._reduced, self._scanned = (
+            [
+                (node.numel, node.rnumel, hints[node.name]) if node.kind == kind and hints else None
+                for node in nodes
+            ]
+            for kind in ("reduction", "scan")
+        )
         self._kinds = [
             (node.reduction_type, *((a.buffer, a.index) for a in node.reads)) for node in nodes
         ]
@@ -275,17 +278,19 @@ class Featurizer:
     def _tile(self, ids: Sequence[int], row: FloatArray, met: Met) -> tuple[float, ...]:
         """The columns of ``_TILE``, from those of the same ``row`` that are filled already."""
         reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
+        scans = [r for r in (self._scanned[i] for i in ids) if r is not None]
         loads = int(row[COLUMN["loads"]])
         shapes, movers, steps = self._frames.kernel(ids, met)
         rows, cores = int(row[COLUMN["numel"]]), self.profile.cores
-        tile = tile_of(rows, reductions, movers, shapes, loads, cores, steps=steps)
+        rows_of = [*reductions, *scans]
+        tile = tile_of(rows, rows_of, movers, shapes, loads, cores, steps=steps, scans=bool(scans))
         # Two results of one reduction (a mean and its variance) are found together.
         kinds = {self._kinds[i] for i in ids if self._reduced[i] is not None}
         weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds)
         for i in self._alone(ids):
             weight -= _VALUES[str(self._kinds[i][0])] - 1
         steps_each = math.log2(tile.row_threads) if tile.row_threads > 1 else 0.0
-        met_rows = reductions[0][0] if reductions else 0
+        met_rows = rows_of[0][0] if rows_of else 0
         # Loops of one turn are none: what a later one waits for lies beside it.
         again = 1 if tile.turns == 1 or tile.persistent else met.columns[_PASSES]
         return (

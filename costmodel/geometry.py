@@ -21,6 +21,8 @@ _SYMBOL = 4096
 #: Names of values that an index was loaded or computed into.
 _LOADED: Final = re.compile(r"(tmp|indirect)\d+")
 _VARIABLE: Final = re.compile(r"(i|tmp|indirect)\d+")
+#: Starts of a loop's later turns are multiples of eight.
+_EVEN: Final = ~7
 #: Elements that a vector load takes start at a multiple of so many bytes.
 _VECTOR_BYTES: Final = 16
 _OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
@@ -68,9 +70,9 @@ def _walk(index: str, itemsize: int, stride: int, extents: tuple[int, ...], alon
     formula = formula_of(index)
     if formula is None:
         return Walk(abs(stride), abs(stride), 1, True, False)
-    names, sizes, at = formula
+    names, sizes, at, _ = formula
     origin = at({})
-    steps = [_step(at, name, size) for name, size in zip(names, sizes, strict=True)]
+    steps = [_step(formula, name, size) for name, size in zip(names, sizes, strict=True)]
     innermost = bool(names) and _reaches_innermost(sizes, extents, along)
     step = steps[-1] if innermost else 0
     moving = [i for i, one in enumerate(steps) if one]
@@ -105,27 +107,54 @@ def _reaches_innermost(sizes: Sequence[int], extents: Sequence[int], along: int)
     return sizes[-1] == _SYMBOL
 
 
-def _step(at: Callable[[Mapping[str, int]], int], name: str, size: int) -> int:
+def _step(formula: Formula, name: str, size: int) -> int:
     """Elements from one turn of a loop to the next; of an index that moves now and then, the mean.
 
     ``i // 2`` stays for a turn and goes on by one: it passes through its memory like a loop that
     takes each element, only slower.
     """
+    step = step_of(formula, name, 1, size)
+    if step or size <= 2:  # noqa: PLR2004
+        return step
+    at = formula.at
     origin = at({})
-    first = abs(at({name: 1}) - origin)
-    if first or size <= 2:  # noqa: PLR2004
-        return first
     span = max(abs(at({name: turn}) - origin) for turn in (size - 1, size // 2))
     return max(1, round(span / (size - 1))) if span else 0
 
 
-def run_of(formula: Formula, name: str, size: int) -> int:
-    """How far an index keeps up with a variable, but for one element: found by halving."""
+def step_of(formula: Formula, name: str, turns: int, size: int) -> int:
+    """Elements from one turn of a variable of so many to that which is ``turns`` later.
+
+    An index that starts over somewhere, as that of a roll does, may do so where it begins: the
+    middle one of three places counts then, where it moves there.
+    """
     at = formula.at
-    origin = at({})
+    first = abs(at({name: turns}) - at({}))
+    places = (size // 3 & _EVEN, size // 2 & _EVEN)
+    if formula.straight or places[-1] + turns >= size:
+        return first
+    later = [abs(at({name: place + turns}) - at({name: place})) for place in places]
+    return sorted((first, *later))[1] or first
+
+
+def run_of(formula: Formula, name: str, size: int) -> int:
+    """How far an index keeps up with a variable, but for one element: found by halving.
+
+    The longer of the run from where it begins and that from the middle.
+    """
+    run = _run_from(formula, name, 0, size)
+    middle = size // 2
+    if run == size or formula.straight or not middle:
+        return run
+    return max(run, _run_from(formula, name, middle, size - middle))
+
+
+def _run_from(formula: Formula, name: str, start: int, size: int) -> int:
+    at = formula.at
+    origin = at({name: start})
 
     def unbroken(turns: int) -> bool:
-        return turns - 1 >= at({name: turns - 1}) - origin >= turns - 2
+        return turns - 1 >= at({name: start + turns - 1}) - origin >= turns - 2
 
     low, high = 1, size
     if unbroken(size):
@@ -146,6 +175,8 @@ class Formula(NamedTuple):
     sizes: tuple[int, ...]
     #: The index, from the values of the variables that are not 0.
     at: Callable[[Mapping[str, int]], int]
+    #: Whether it is a sum of multiples of these: each step is then as any other.
+    straight: bool
 
 
 @lru_cache(maxsize=1 << 16)
@@ -161,7 +192,8 @@ def formula_of(index: str) -> Formula | None:
     except (SyntaxError, RecursionError):
         return None
 
-    return Formula(names, sizes, _function(tree))
+    linear = _linear(tree)
+    return Formula(names, sizes, _function(tree, linear), linear is not None)
 
 
 def _is_readable(node: ast.expr) -> bool:
@@ -209,9 +241,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
 }
 
 
-def _function(tree: ast.expr) -> Callable[[Mapping[str, int]], int]:
+def _function(tree: ast.expr, linear: dict[str, int] | None) -> Callable[[Mapping[str, int]], int]:
     """What a readable expression gives from values by name; those not named are 0."""
-    linear = _linear(tree)
     if linear is None:
         return _closure(tree)
     factors = dict(linear)

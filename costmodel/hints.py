@@ -18,15 +18,17 @@ _SHORT, _MANY_RESULTS = 32, 64
 #: Results, and length, of the second half of a split reduction that is tiny.
 _TINY: Final = 512
 _PLAIN_INDEX = re.compile(r"i\d+ : \d+|-?\d+ : .*")
+#: Nodes whose kernels go along rows.
+_ALONG_ROWS: Final = frozenset({"reduction", "scan"})
 
 
 def reduction_hints(problem: Problem, cores: int) -> dict[str, Hint]:
-    """What Inductor takes each reduction of a graph for, by name of its node.
+    """What Inductor takes each reduction and scan of a graph for, by name of its node.
 
     One that was split in two is judged as the whole that it was
     (``Reduction.create_multilayer``).
     """
-    reductions = {node.name: node for node in problem.nodes if node.kind == "reduction"}
+    reductions = {node.name: node for node in problem.nodes if node.kind in _ALONG_ROWS}
     first: dict[str, Node] = {}
     for dep in problem.dependencies:
         after, before = reductions.get(dep.consumer), reductions.get(dep.producer)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.geometry import Formula, formula_of, looked_up_steps, run_of
+from fusewise.costmodel.geometry import Formula, formula_of, looked_up_steps, run_of, step_of
 from fusewise.schedule.problem import Access
 
 #: What a GPU's memory moves at the least, what its caches look up at once, and what one thread
@@ -54,6 +54,8 @@ class Layout(NamedTuple):
     #: that they lie within; 0 where that is not known.
     places: int = 0
     reach: int = 0
+    #: Whether neighbours lie along a loop whose first turn jumps: Inductor looks at no other.
+    hidden: bool = False
 
     @property
     def rests(self) -> bool:
@@ -119,10 +121,12 @@ def _layout(
         return None
     origin = formula.at({})
     steps = [0] * len(loops)
+    hidden = False
     for name, (first, last) in zip(formula.names, placed, strict=True):
-        turns = 1
+        turns, size = 1, math.prod(loops[first : last + 1])
         for loop in range(last, first - 1, -1):
-            steps[loop] = abs(formula.at({name: turns}) - origin)
+            steps[loop] = step_of(formula, name, turns, size)
+            hidden |= steps[loop] == 1 != abs(formula.at({name: turns}) - origin)
             turns *= loops[loop]
     vector, inside, pitch = _vector(formula, placed, steps, loops, origin)
     places, reach = _within(looked_up_steps(index), steps) if looked_up else (0, 0)
@@ -139,6 +143,7 @@ def _layout(
         anywhere=looked_up,
         places=places,
         reach=reach,
+        hidden=hidden,
     )
 
 

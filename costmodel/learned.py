@@ -1,4 +1,4 @@
-"""The learned cost model: LightGBM on the log of measured over roofline time.
+"""The learned cost model: LightGBM, and networks, on the log of measured over roofline time.
 
 :class:`LearnedCostModel` is an estimator after scikit-learn's conventions, from arrays to arrays.
 What it becomes once fitted is a ``TrainedModel``. It reads no store, does not split training from
@@ -7,7 +7,9 @@ test data, and knows nothing of plans.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -15,11 +17,15 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.model_selection import GroupKFold
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
 
 from fusewise.costmodel.booster import text_of
 from fusewise.costmodel.calibration import calibrate
 from fusewise.costmodel.familiar import familiarise, kinds_of
 from fusewise.costmodel.interface import FloatArray, Prediction
+from fusewise.costmodel.network import Network, Networks
+from fusewise.costmodel.network_fit import fit_network
+from fusewise.costmodel.objective import relative, slope_of
 from fusewise.costmodel.roofline import check_features, roofline_parts
 from fusewise.costmodel.settled import settled, settled_record
 from fusewise.costmodel.trained import DESIGN, ROOFLINE_AT, TrainedModel, design
@@ -30,15 +36,8 @@ if TYPE_CHECKING:
 
 #: Fewest rows that a model can be fitted to: below, trees of any use have no leaves.
 MIN_ROWS: Final = 50
-#: Relative error from which on the objective ``relative`` grows no longer by the square.
-_FAIR: Final = 0.2
-#: Its least curvature, which bounds steps where the prediction is a small part of the time, and the
-#: logs of predicted over measured time beyond which it pulls no harder.
-_LEAST_CURVATURE: Final = 0.05
-_FARTHEST: Final = (-4.0, 1.5)
-#: Significant bits of a gradient's errors: so few that in all the gradients of a training none lies
-#: where processors would round it differently, and enough to tell 0.002 % of a time.
-_BITS: Final = 16
+#: Parts of the log ratio that the networks may have.
+_SHARES: Final = tuple(step / 20 for step in range(21))
 #: Parameters that suit kernels of a CPU better than the estimator's own, which suit a GPU's: there
 #: are fewer of them, of several devices, and their times are noisier.
 _OF_CPUS: Final[Mapping[str, Any]] = {
@@ -74,6 +73,9 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     (Vovk et al. 2005; Lei et al. 2018) on the log errors of groups that the trees did not see,
     each over the error that a second, small booster expects of such a kernel.
 
+    Small networks guess beside the trees, and as much of each is taken as serves groups best that
+    neither saw.
+
     The roofline takes over, and the prediction says so, where a kernel is unlike those trained on
     (``fusewise.costmodel.familiar``), or where the calibration showed the trees to err by
     more than the roofline.
@@ -91,6 +93,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         reg_lambda: float = 1.0,
         objective: str = "relative",
         extra_trees: bool = True,
+        networks: int = 2,
+        epochs: int = 20,
         confidence: float = 0.9,
         folds: int = 5,
         margin: float = 1.0,
@@ -101,8 +105,10 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         n_estimators, num_leaves, learning_rate, min_child_samples, subsample, colsample_bytree,
             reg_lambda, objective, extra_trees: as LightGBM has them. The objective ``relative`` is
-            :func:`relative`. Thresholds that are drawn at random (Geurts, Ernst, Wehenkel 2006)
-            fit single families less closely.
+            :func:`~fusewise.costmodel.objective.relative`. Thresholds that are drawn at random
+            (Geurts, Ernst, Wehenkel 2006) fit single families less closely.
+        networks: how many networks beside the trees, from none.
+        epochs: times that these go through the kernels.
         confidence: part of measured times that the interval should hold.
         folds: parts that the groups (or rows) are cut into for the intervals, each of which is
             predicted by trees of the others; two at least. The trees that are kept saw all.
@@ -120,6 +126,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.reg_lambda = reg_lambda
         self.objective = objective
         self.extra_trees = extra_trees
+        self.networks = networks
+        self.epochs = epochs
         self.confidence = confidence
         self.folds = folds
         self.margin = margin
@@ -151,19 +159,27 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         log_base = matrix[:, ROOFLINE_AT]
         labels = _labels(len(y), groups)
         folds = self._folds(labels)
-        booster = self._train(matrix, target)
-        # Each row as trees see it that saw nothing of its group.
-        ratio = np.empty(len(y))
-        for fitted, held in folds:
-            trees = self._train(matrix[fitted], target[fitted])
+        everything = np.arange(len(y))
+        (booster, members), *parts_of = self._learn(
+            matrix, target, [everything, *(fitted for fitted, _ in folds)]
+        )
+        # Each row as trees and networks see it that saw nothing of its group.
+        ratio, guess = np.zeros(len(y)), np.zeros(len(y))
+        for (trees, others), (_, held) in zip(parts_of, folds, strict=True):
             ratio[held] = np.asarray(trees.predict(matrix[held], num_threads=1))
+            if others:
+                guess[held] = Networks(others).ratio(matrix[held])
         rows = np.sort(np.concatenate([held for _, held in folds]))
+        networks = None
+        if members:
+            networks = Networks(members, _best_share(ratio[rows], guess[rows], target[rows]))
+            ratio = networks.beside(ratio, guess)
         error = target - ratio
         expected = np.empty(len(y))
         seen = np.column_stack([matrix, ratio])
         for _, held in folds:
-            others = np.setdiff1d(rows, held)
-            judge = self._train_difficulty(seen[others], np.abs(error[others]))
+            seen_before = np.setdiff1d(rows, held)
+            judge = self._train_difficulty(seen[seen_before], np.abs(error[seen_before]))
             expected[held] = np.asarray(judge.predict(seen[held], num_threads=1))
         difficulty = self._train_difficulty(seen[rows], np.abs(error[rows]))
         calibration = calibrate(
@@ -183,6 +199,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             text_of(difficulty),
             settled_record(calibration),
             settled_record(familiar),
+            networks=networks,
         )
         self.n_features_in_ = x.shape[1]
         return self
@@ -204,6 +221,29 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _folds(self, labels: Labels) -> list[tuple[Rows, Rows]]:
         """Row numbers to fit to and held out; rows that are never held out give no intervals."""
         return folds_of(labels, self.folds)
+
+    def _learn(
+        self, matrix: FloatArray, target: FloatArray, parts: Sequence[Rows]
+    ) -> list[tuple[lightgbm.Booster, tuple[Network, ...]]]:
+        """Trees and networks of each of these parts of the rows, side by side."""
+
+        def trees(rows: Rows) -> lightgbm.Booster:
+            return self._train(matrix[rows], target[rows])
+
+        def network(rows: Rows, number: int) -> Network:
+            seed = (self.seed, number)
+            return fit_network(matrix[rows], target[rows], slope_of, epochs=self.epochs, seed=seed)
+
+        # Products this small take longer with several threads, and far longer on a busy machine.
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = [
+                (
+                    pool.submit(trees, rows),
+                    [pool.submit(network, rows, number) for number in range(self.networks)],
+                )
+                for rows in parts
+            ]
+            return [(one.result(), tuple(n.result() for n in some)) for one, some in jobs]
 
     def _train(self, matrix: FloatArray, target: FloatArray) -> lightgbm.Booster:
         import lightgbm
@@ -248,21 +288,11 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return lightgbm.train(parameters, data, num_boost_round=_DIFFICULTY_TREES)
 
 
-def relative(ratio: FloatArray, data: lightgbm.Dataset) -> tuple[FloatArray, FloatArray]:
-    """Gradient and curvature [n] of the loss of relative errors, an objective of LightGBM's.
-
-    The loss is Fair's (1974, constant 0.2) of predicted over measured time less 1. Of a kernel that
-    little is known of a time too short is the better guess: it is wrong by all of the time at most.
-    The curvature is that of Gauss and Newton.
-
-    Args:
-        ratio: log of predicted over roofline time, [n].
-        data: with the log of measured over roofline time as its label.
-    """
-    over = settled(np.exp(np.clip(ratio - np.asarray(data.get_label()), *_FARTHEST)), _BITS)
-    error = over - 1
-    weight = _FAIR / (np.abs(error) + _FAIR)
-    return weight * error * over, np.maximum((weight * over) ** 2, _LEAST_CURVATURE)
+def _best_share(trees: FloatArray, networks: FloatArray, target: FloatArray) -> float:
+    """The part of the networks' log ratios [n], beside those of trees, with the least error."""
+    mixtures = [Networks((), share).beside(trees, networks) for share in _SHARES]
+    errors = [np.abs(settled(np.exp(mixture - target)) - 1.0).mean() for mixture in mixtures]
+    return _SHARES[int(np.argmin(errors))]
 
 
 def estimator_for(kind: str, *, seed: int = 0) -> LearnedCostModel:

@@ -1,8 +1,8 @@
 """Trained models as files: one JSON text, ``<name>.fusewise.json``, that vouches for itself.
 
-The file holds the trees as LightGBM's text, what is known of their errors, and a manifest that says
-what the model was trained on and for. Nothing is pickled, so reading one runs no code of whoever
-wrote it. Which of several models to use is the business of the registry.
+The file holds the trees as LightGBM's text, the networks' weights, what is known of their errors,
+and a manifest that says what the model was trained on and for. Nothing is pickled, so reading one
+runs no code of whoever wrote it. Which of several models to use is the business of the registry.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_DIGEST, FEATURES_VERSION
 from fusewise.costmodel.gains import Gains
+from fusewise.costmodel.network import Networks
 from fusewise.costmodel.trained import TrainedModel
 from fusewise.schedule.errors import ModelError
 
@@ -29,8 +30,9 @@ _T = TypeVar("_T")
 
 SUFFIX: Final = ".fusewise.json"
 _FORMAT: Final = "fusewise cost model"
-#: 2: the difficulty and what is familiar came in; 3: trees see the terms of the roofline.
-FORMAT_VERSION: Final = 3
+#: 2: the difficulty and what is familiar came in; 3: trees see the terms of the roofline; 4: there
+#: are networks beside them.
+FORMAT_VERSION: Final = 4
 _TRAIN: Final = "train a model with train-costmodel, or choose another file"
 
 
@@ -38,7 +40,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a model was made from, for and with."""
 
     name: str
-    #: Identity of the model, from its trees and calibration.
+    #: Identity of the model, from its trees, networks and calibration.
     id: str
     #: Form of the file: one of another form can be named, but not read.
     format_version: int = FORMAT_VERSION
@@ -85,6 +87,8 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     familiar: Familiar
     difficulty: str
     trees: str
+    #: Networks beside the trees, where there are any.
+    networks: Networks | None = None
     #: What its predictions may take; models of before had none.
     gains: Gains | None = None
     #: What it knows about block sizes; models of before, and those of CPUs, have none.
@@ -121,6 +125,7 @@ def write_model(saved: SavedModel, path: Path) -> None:
             familiar=saved.model.familiar,
             difficulty=saved.model.difficulty,
             trees=saved.model.trees,
+            networks=saved.model.networks,
             gains=saved.model.gains,
             blocks=None if saved.model.blocks is None else saved.model.blocks.kept,
         )
@@ -183,6 +188,7 @@ def read_model(path: Path) -> SavedModel:
         content.difficulty,
         content.calibration,
         content.familiar,
+        networks=content.networks,
         gains=content.gains,
         blocks=block_model(content.blocks, f"model {manifest.name}"),
         name=manifest.name,

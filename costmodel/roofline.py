@@ -21,6 +21,7 @@ from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
 from fusewise.costmodel.partials import device_amounts
 from fusewise.costmodel.roofline_parts import RooflineParts
+from fusewise.costmodel.settled import without_last_bits
 from fusewise.schedule.errors import ModelError
 
 #: The 90 % interval of an analytic estimate: a factor of four either way. Published analytic models
@@ -80,7 +81,10 @@ def roofline_parts(features: FloatArray, profile: DeviceProfile | None = None) -
             return np.full(len(features), given[name])
         # Contiguous, as numpy rounds exp2 of a strided array otherwise than of a single number.
         column: FloatArray = np.ascontiguousarray(features[:, COLUMN[name]])
-        return np.exp2(column) - 1.0 if name in _LOGARITHMIC else column
+        if name not in _LOGARITHMIC:
+            return column
+        # What is not there must not seem to be by the last bit of a power.
+        return without_last_bits(np.exp2(column)) - 1.0
 
     def rate(name: str) -> FloatArray:
         # 10^9 a second are 10^3 a microsecond.

@@ -8,7 +8,7 @@ far below what a measurement can tell; and so is what is kept of their errors.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,6 +16,8 @@ import numpy as np
 from fusewise.costmodel.interface import FloatArray
 
 _T = TypeVar("_T")
+#: Takes away the last 13 of the 53 significant bits of a 64-bit float.
+_SPLIT: Final = float((1 << 13) + 1)
 
 
 def settled(values: FloatArray | np.float64, bits: int = 24) -> FloatArray:
@@ -23,6 +25,15 @@ def settled(values: FloatArray | np.float64, bits: int = 24) -> FloatArray:
     fraction, exponent = np.frexp(values)
     rounded: FloatArray = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
     return rounded
+
+
+def without_last_bits(values: FloatArray) -> FloatArray:
+    """``values``, of any shape and below 1e300, with 40 significant bits, in little time.
+
+    By Veltkamp's split (Dekker 1971, section 5): what is added takes the last bits away.
+    """
+    scaled = values * _SPLIT
+    return np.asarray(scaled - (scaled - values))
 
 
 def settled_record(record: _T) -> _T:

@@ -30,6 +30,8 @@ _HELD: Final = {"inner": 1024, "outer_tiny": 64, "outer": 64, "default": 64}
 #: at the most, and what it moves less at the least.
 _LONG: Final = (2048, 32768)
 _FEW_MOVERS, _SAVED = 10, 1.3
+#: Rows that are longer are scanned by several blocks (``Scan.create``, ``Reduction.num_splits``).
+_SPLIT_ROW: Final = 8192
 #: Sectors that a cache looks up at once.
 _LINE_SECTORS: Final = LINE_BYTES // SECTOR_BYTES
 #: Warps, blocks and registers that a multiprocessor has room for.
@@ -90,6 +92,7 @@ def tile_of(
     cores: int,
     *,
     steps: bool = False,
+    scans: bool = False,
 ) -> Tile:
     """The blocks of a kernel.
 
@@ -100,6 +103,7 @@ def tile_of(
         shapes: loops of its nodes.
         loads: values that it loads.
         cores: multiprocessors of the device.
+        scans: whether rows are scanned: blocks share long ones then, where there are few.
         steps: whether a node beside a reduction goes through memory in steps along its last loop.
     """
     if len({(rows, length) for rows, length, _ in reductions}) > 1:
@@ -120,6 +124,13 @@ def tile_of(
     along = inner or hint == "inner"
     if hint == "default" and inner and len(extents) == 1:
         hint = "inner"
+    if scans and length > _SPLIT_ROW and rows < 2 * cores:
+        [block] = looped_blocks((rows,), length, "inner", loads)
+        block = block._replace(across=(1,))
+        tile = _tile(block, (rows,), length, movers, cores, loads, False, False, along)
+        programs = tile.programs * tile.turns
+        waves = _waves(block, programs, cores, loads)
+        return tile._replace(programs=programs, turns=1.0, waves=waves)
     if persistent:
         blocks = held_blocks(extents, length, hint, shares)
     else:

@@ -144,6 +144,8 @@ class Touches:
         per_line = max(line_bytes // max(access.itemsize, 1), 1)
         steps = walk(access, (*node.ranges[0], *node.ranges[1]))
         run_bytes = steps.run * access.itemsize
+        # An index that starts over somewhere is told as strided, but goes to the next neighbour.
+        kind = "contiguous" if access.kind == "strided" and steps.step == 1 else access.kind
         line = 0.0
         random = 0
         if access.looked_up:
@@ -165,7 +167,7 @@ class Touches:
         return Touch(
             slot=self._slots.setdefault((access.buffer, access.index), len(self._slots)),
             buffer=self._buffer_ids.setdefault(access.buffer, len(self._buffer_ids)),
-            at=at[access.kind],
+            at=at[kind],
             bytes=access.bytes,
             touched=touched,
             line=line,

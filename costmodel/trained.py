@@ -1,7 +1,7 @@
-"""The trained model: the trees and what is known of their errors, ready to predict.
+"""The trained model: trees, networks and what is known of their errors, ready to predict.
 
 The counterpart of ``LearnedCostModel``, which makes it. Immutable; the trees are LightGBM's own
-text, so equal texts predict equal bits.
+text and the networks' sums are exact, so equal models predict equal bits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from fusewise.costmodel.familiar import Familiar
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
 from fusewise.costmodel.gains import Gains
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
+from fusewise.costmodel.network import Networks
 from fusewise.costmodel.overheads import Overheads
 from fusewise.costmodel.plan_margins import PlanMargins
 from fusewise.costmodel.roofline import INTERVAL_FACTOR, check_features, roofline_parts
 from fusewise.costmodel.roofline_parts import TERMS, RooflineParts
 from fusewise.schedule.errors import ModelError
 
-#: Names and units of what the trees see.
+#: Names and units of what trees and networks see.
 DESIGN: Final = (
     *((feature.name, feature.unit) for feature in FEATURES),
     ("roofline", "log us"),
@@ -37,7 +38,7 @@ ROOFLINE_AT: Final = len(FEATURES)
 
 
 class TrainedModel:
-    """A fitted model. Implements ``CostModel``; immutable, and equal texts predict equal bits."""
+    """A fitted model. Implements ``CostModel``; immutable, and equal ones predict equal bits."""
 
     features_version = FEATURES_VERSION
 
@@ -48,16 +49,19 @@ class TrainedModel:
         calibration: Calibration,
         familiar: Familiar,
         *,
+        networks: Networks | None = None,
         gains: Gains | None = None,
         blocks: BlockModel | None = None,
         name: str = "learned",
     ) -> None:
         """``trees`` and ``difficulty`` are texts of LightGBM boosters.
 
-        The trees see what ``design`` tells, and give the log of time over roofline; the
-        difficulty sees that as well, and gives the absolute error to expect.
+        The trees see what ``design`` tells, and give the log of time over roofline, as ``networks``
+        beside them do; the difficulty sees what both say together as well, and gives the absolute
+        error to expect.
         """
         self.trees = trees
+        self.networks = networks
         self.difficulty = difficulty
         self.calibration = calibration
         self.familiar = familiar
@@ -68,6 +72,8 @@ class TrainedModel:
         self.name = name
         parts = (trees.encode(), difficulty.encode(), calibration.encode())
         text = b"".join((*parts, msgspec.json.encode(familiar)))
+        if networks is not None:
+            text += msgspec.json.encode(networks)
         if gains is not None:
             text += msgspec.json.encode(gains, order="deterministic")
         if blocks is not None:
@@ -102,6 +108,7 @@ class TrainedModel:
             self.difficulty,
             self.calibration,
             self.familiar,
+            networks=self.networks,
             gains=gains,
             blocks=blocks,
             name=name,
@@ -140,6 +147,8 @@ class TrainedModel:
         matrix = design(features, roofline_parts(features))
         log_base = matrix[:, ROOFLINE_AT]
         ratio = self._booster.predict(matrix)
+        if self.networks is not None:
+            ratio = self.networks.beside(ratio, self.networks.ratio(matrix))
         difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]))
         cal = self.calibration
         at = cal.bins(log_base)
@@ -164,9 +173,11 @@ class TrainedModel:
         return Prediction(np.exp(middle), np.exp(middle - width), np.exp(middle + width), source)
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
-        """SHAP values of the trees' log ratio, shape [n, D + 1], the mean of all rows last.
+        """What each column adds to the log ratio, shape [n, D + 1], what is usual last.
 
-        ``matrix`` is as :func:`design` makes it; each row adds up to what the trees predict.
+        SHAP values of the trees, and what the networks say of theirs
+        (:meth:`~fusewise.costmodel.network.Network.contributions`), each by their share.
+        ``matrix`` is as :func:`design` makes it; rows add up to the log ratio that is predicted.
         """
         import lightgbm
 
@@ -174,7 +185,9 @@ class TrainedModel:
         values: FloatArray = np.asarray(
             booster.predict(matrix, num_threads=1, pred_contrib=True), dtype=np.float64
         )
-        return values
+        if self.networks is None:
+            return values
+        return self.networks.beside(values, self.networks.contributions(matrix))
 
 
 def design(features: FloatArray, parts: RooflineParts) -> FloatArray:

@@ -84,7 +84,8 @@ def tune(
     The objective is the mean absolute percentage error of kernels of 5 us and more (of all
     kernels, where those are fewer than 100), over five folds in each of which whole families are
     left out. A trial is given up after a fold where the median of the earlier trials was better.
-    What is asked for is the whole estimator's answer, the roofline's where that takes over.
+    What is asked for is the estimator's answer without networks, the roofline's where that takes
+    over.
 
     Args:
         samples: to train on; n kernels.
@@ -100,8 +101,9 @@ def tune(
     import optuna
 
     start = clone(estimator or LearnedCostModel()).set_params(seed=seed)
-    # Which answer is the roofline's can be told from two parts as well, in half the time.
-    quick = clone(start).set_params(folds=_PARTS)
+    # Which answer is the roofline's can be told from two parts as well, in half the time; and
+    # networks have none of the parameters that are searched.
+    quick = clone(start).set_params(folds=_PARTS, networks=0)
     splits = _folds(labels)
 
     def objective(trial: optuna.Trial) -> float:

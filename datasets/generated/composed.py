@@ -35,7 +35,7 @@ _OverAxes = Callable[[Tensor, tuple[int, ...]], Tensor]
 _Bound = Callable[[float], float]
 
 #: Structures that there are.
-COUNT: Final = 200
+COUNT: Final = 400
 #: How much larger than the base axes together a value may get.
 _MOST_GROWTH = 4.0
 _MOST_RANK = 5

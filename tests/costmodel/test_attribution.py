@@ -28,7 +28,7 @@ def test_shap_values_add_up_to_the_prediction(kernels: MakeKernels) -> None:
     found = attribute(model, test.features)
     assert len(found) == len(test.features) and learned
     for i in learned:
-        assert found[i].trees_us == pytest.approx(predicted.us[i])
+        assert found[i].learned_us == pytest.approx(predicted.us[i])
         shaps = [abs(c.shap) for c in found[i].contributions]
         assert shaps == sorted(shaps, reverse=True)
         assert len(shaps) == len(DESIGN)
@@ -40,7 +40,7 @@ def test_the_roofline_has_parts_and_no_trees(softmax: Problem, profile: DevicePr
     features = Featurizer(softmax, profile).batch([("op0",), ("op0", "op1", "op2", "op3")])
     model = Roofline(profile)
     for i, found in enumerate(attribute(model, features)):
-        assert found.contributions == () and found.trees_us is None
+        assert found.contributions == () and found.learned_us is None
         slower = max(found.memory_us, found.arithmetic_us)
         assert found.launch_us + slower == pytest.approx(model.predict(features).us[i])
         largest = max(found.launch_us, found.memory_us, found.arithmetic_us)

@@ -54,3 +54,11 @@ def test_reductions_tell_whether_memory_lies_along_them() -> None:
     assert dimensions_of(64 * 128, 784, [ALONG], [shape]).inner
     across = mover("i0 + 8192*i1 : 8192, 784", 8192)
     assert not dimensions_of(64 * 128, 784, [across], [shape]).inner
+
+
+def test_neighbours_behind_a_jump_are_overlooked_as_inductor_does() -> None:
+    # An index that starts over at its first turn looks like any other jump from there.
+    rolled = "100352*i0 + ModularIndexing(i1 + 127, 1, 128) + 128*i2 : 64, 128, 784"
+    assert dimensions_of(ROWS, 1, [mover(rolled, 128), ALONG], [Shape(LOOPS, ())]).extents == (
+        ROWS,
+    )

@@ -41,6 +41,12 @@ def access(index: str, *, kind: AccessKind = "contiguous", itemsize: int = 4) ->
             "768*tmp0 + i0 : 768", (8, 128, 768), Walk(1, 1, 768, True, False), id="rows looked up"
         ),
         pytest.param(
+            "ModularIndexing(i0 + 4095, 1, 4096) : 4096",
+            (4096,),
+            Walk(1, 1, 2048, False, False),
+            id="rolled by one: it starts over where it begins",
+        ),
+        pytest.param(
             "64*i0 + ((i1 - 16)) : 32, 64", (32, 64), Walk(1, 1, 64, True, False), id="shifted"
         ),
         pytest.param(

@@ -16,7 +16,8 @@ from sklearn.exceptions import NotFittedError
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import COLUMN
 from fusewise.costmodel.interface import CostModel
-from fusewise.costmodel.learned import LearnedCostModel, relative
+from fusewise.costmodel.learned import LearnedCostModel
+from fusewise.costmodel.objective import relative
 from fusewise.costmodel.roofline import Roofline, roofline_us
 from fusewise.schedule.errors import ModelError
 

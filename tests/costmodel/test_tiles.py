@@ -52,6 +52,23 @@ def test_short_rows_are_held_whole() -> None:
     assert reduced(4096, 48, "outer", "i0 + 4096*i1 : 4096, 48").persistent
 
 
+def test_long_rows_are_scanned_by_several_blocks_where_there_are_few() -> None:
+    def scanned(rows: int, length: int) -> Tile:
+        read = mover(f"i0 : {rows * length}", (rows, length), rows * length)
+        shapes = [Shape((rows,), (length,))]
+        reductions: list[tuple[int, int, Hint]] = [(rows, length, "inner")]
+        return tile_of(rows, reductions, [read], shapes, 2, CORES, scans=True)
+
+    few = scanned(100, 1 << 16)
+    assert few.turns == 1
+    assert few.programs * few.along == 100 << 16
+    # Enough rows to go round, and rows that one block is soon through, are not cut.
+    many, short = scanned(4096, 1 << 16), scanned(100, 4096)
+    assert many.programs <= 4096
+    assert short.programs <= 100
+    assert many.turns > 1 < short.turns
+
+
 def test_reductions_along_both_ways_share_rows_between_blocks() -> None:
     reductions: list[tuple[int, int, Hint]] = [(65536, 256, "inner"), (256, 65536, "outer")]
     tile = tile_of(65536, reductions, [], [], 2, CORES)

@@ -1,0 +1,166 @@
+"""Fits a :class:`~fusewise.costmodel.network.Network`, to the same bits on every processor.
+
+Steps of Adam with decoupled weight decay (Loshchilov and Hutter 2019) on parts of the rows, at a
+rate that rises and falls in straight lines (Smith 2018), with a sixteenth of what layers pass on
+left out at random (Srivastava et al. 2014). Weights are kept in full and used on their grid, and
+slopes have a grid too, so all sums are exact; all else is done number by number, in operations that
+IEEE 754 rounds alike everywhere. Only the exponential of an error is not, and is rounded itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.network import INPUTS, PASSED, WEIGHTS, Grid, Layer, Network
+from fusewise.costmodel.settled import settled
+
+#: Slopes of the loss. With weights and what is passed on, and 512 rows, 23 + 18 + 9 bits.
+_SLOPES: Final = Grid(20, 8.0)
+#: Sums of each layer but the last.
+_WIDTHS: Final = (128, 128, 128)
+#: Rows of a step: a part of all of them, that small data gets as many steps for each row, at most.
+_ROWS_OF_A_STEP: Final = (16, 512)
+_STEPS_AT_LEAST: Final = 8
+#: The highest rate, which is reached after this part of the steps; and what weights lose for each
+#: unit of it.
+_RATE: Final = 4e-3
+_RISE: Final = 0.3
+_DECAY: Final = 0.05
+#: Of 256 that layers pass on, those left out; the others make up for them.
+_LEFT_OUT: Final = 16
+_MAKES_UP: Final = 256 / (256 - _LEFT_OUT)
+#: Adam's: how much of the last mean slope and mean square is kept, and what bounds a step.
+_KEPT_SLOPE, _KEPT_SQUARE, _LEAST_ROOT = 0.9, 0.999, 1e-8
+#: Added to deviations, so that columns that are all but constant do not fill the grid.
+_LEAST_DEVIATION: Final = 1e-3
+
+#: Slope of the loss along each ratio [n] that was guessed for a target [n].
+Slope = Callable[[FloatArray, FloatArray], FloatArray]
+Rows = npt.NDArray[np.intp]
+
+
+def fit_network(
+    matrix: FloatArray, target: FloatArray, slope: Slope, *, epochs: int, seed: tuple[int, ...]
+) -> Network:
+    """A network that guesses ``target`` [n] from ``matrix`` [n, D].
+
+    Args:
+        matrix: what it sees, finite.
+        target: what it shall guess, finite; within a few units of nought.
+        slope: of the loss.
+        epochs: times that it goes through the rows.
+        seed: of the first weights, the order of the rows and what is left out.
+    """
+    centre = settled(matrix.mean(axis=0))
+    scale = settled(1.0 / (matrix.std(axis=0) + _LEAST_DEVIATION))
+    inputs = INPUTS.nearest((matrix - centre) * scale)
+    chance = np.random.default_rng(seed)
+    fitting = _Fitting.start(inputs.shape[1], chance)
+    rows = _rows_of_a_step(len(inputs))
+    steps = epochs * (len(inputs) // rows)
+    done = 0
+    for _ in range(epochs):
+        for part in _parts(chance.permutation(len(inputs)), rows):
+            done += 1
+            slopes = fitting.slopes(inputs[part], target[part], slope, chance)
+            fitting.step(slopes, _rate(done / steps))
+    layers = tuple(
+        Layer(_ticks(weights.T), tuple(_ticks(offsets[None])[0]))
+        for weights, offsets in zip(fitting.weights, fitting.offsets, strict=True)
+    )
+    return Network(tuple(centre.tolist()), tuple(scale.tolist()), layers)
+
+
+@dataclass
+class _Fitting:
+    """Weights [inputs, sums] and offsets [sums] of each layer while they are fitted."""
+
+    weights: list[FloatArray]
+    offsets: list[FloatArray]
+    #: Adam's mean slopes and mean squares, of the weights and then of the offsets.
+    means: list[FloatArray]
+    squares: list[FloatArray]
+    #: What the means' start at nought still takes from them.
+    slope_left: float = 1.0
+    square_left: float = 1.0
+
+    @classmethod
+    def start(cls, inputs: int, chance: np.random.Generator) -> _Fitting:
+        """Weights drawn evenly, the less the more of them there are in a sum."""
+        weights, offsets = [], []
+        for sums in (*_WIDTHS, 1):
+            most = float(np.sqrt(1.0 / inputs))
+            weights.append(chance.uniform(-most, most, (inputs, sums)))
+            offsets.append(chance.uniform(-most, most, sums) if sums > 1 else np.zeros(1))
+            inputs = sums
+        every = [*weights, *offsets]
+        nought = [np.zeros_like(one) for one in every]
+        return cls(weights, offsets, nought, [one.copy() for one in nought])
+
+    def slopes(
+        self, inputs: FloatArray, target: FloatArray, slope: Slope, chance: np.random.Generator
+    ) -> list[FloatArray]:
+        """Mean slope of the loss along each weight and then each offset, over rows [n, D]."""
+        weights = [WEIGHTS.nearest(one) for one in self.weights]
+        offsets = [WEIGHTS.nearest(one) for one in self.offsets]
+        passed, kept = [inputs], []
+        for inner, shift in zip(weights[:-1], offsets[:-1], strict=True):
+            sums = passed[-1] @ inner + shift
+            drawn = chance.integers(0, 256, sums.shape, dtype=np.uint8)
+            factor = ((sums > 0.0) & (drawn >= _LEFT_OUT)) * _MAKES_UP
+            kept.append(factor)
+            passed.append(PASSED.nearest(sums * factor))
+        guess = (passed[-1] @ weights[-1] + offsets[-1])[:, 0]
+        back = _SLOPES.nearest(slope(guess, target))[:, None]
+        of_weights, of_offsets = [], []
+        for at in reversed(range(len(weights))):
+            of_weights.append(passed[at].T @ back / len(inputs))
+            of_offsets.append(back.sum(axis=0) / len(inputs))
+            if at:
+                back = _SLOPES.nearest(back @ weights[at].T * kept[at - 1])
+        return [*reversed(of_weights), *reversed(of_offsets)]
+
+    def step(self, slopes: list[FloatArray], rate: float) -> None:
+        """Move all weights and offsets."""
+        self.slope_left *= _KEPT_SLOPE
+        self.square_left *= _KEPT_SQUARE
+        every = [*self.weights, *self.offsets]
+        for values, mean, square, slope in zip(
+            every, self.means, self.squares, slopes, strict=True
+        ):
+            np.multiply(mean, _KEPT_SLOPE, out=mean)
+            np.add(mean, (1.0 - _KEPT_SLOPE) * slope, out=mean)
+            np.multiply(square, _KEPT_SQUARE, out=square)
+            np.add(square, (1.0 - _KEPT_SQUARE) * (slope * slope), out=square)
+            root = np.sqrt(square / (1.0 - self.square_left)) + _LEAST_ROOT
+            np.multiply(values, 1.0 - rate * _DECAY, out=values)
+            np.subtract(values, rate * (mean / (1.0 - self.slope_left) / root), out=values)
+
+
+def _rows_of_a_step(rows: int) -> int:
+    """So many that there are some steps even for few rows, and at most what sums can hold."""
+    least, most = _ROWS_OF_A_STEP
+    return min(max(rows // _STEPS_AT_LEAST, least), most, rows)
+
+
+def _parts(order: Rows, rows: int) -> Iterator[Rows]:
+    """Of so many rows each; the few that are left over have their turn in another epoch."""
+    for start in range(0, len(order) - rows + 1, rows):
+        yield order[start : start + rows]
+
+
+def _rate(done: float) -> float:
+    """Rate after this part of the steps."""
+    return _RATE * (done / _RISE if done < _RISE else (1.0 - done) / (1.0 - _RISE))
+
+
+def _ticks(values: FloatArray) -> tuple[tuple[int, ...], ...]:
+    """Rows [n, m] in ticks of the weights' grid."""
+    ticks = WEIGHTS.nearest(values) * (1 << WEIGHTS.bits)
+    return tuple(tuple(map(int, row)) for row in ticks.tolist())
