@@ -30,9 +30,14 @@ class Grid(NamedTuple):
 
     def nearest(self, values: FloatArray) -> FloatArray:
         """``values``, of any shape, each taken to the nearest of the grid."""
+        ticks = self.ticks(values)
+        ticks *= 1.0 / (1 << self.bits)
+        return ticks
+
+    def ticks(self, values: FloatArray) -> FloatArray:
+        """The same as whole numbers: how often ``2**-bits`` goes into them."""
         ticks = np.rint(values * float(1 << self.bits))
         np.clip(ticks, *self.ends, out=ticks)
-        ticks *= 1.0 / (1 << self.bits)
         return ticks
 
     @property
@@ -42,8 +47,8 @@ class Grid(NamedTuple):
         return -most, most
 
 
-#: What is put in, in standard deviations; what layers pass on; and weights. A sum over 512 of them
-#: has 23 + 9 + 12 + 16 bits at most, those of 64-bit floats 53: fewer than 2**9 terms are exact.
+#: What is put in, in standard deviations; what layers pass on; and weights. A product has 18 + 16
+#: bits at most, a 64-bit float 53: sums of half a million products are exact.
 INPUTS: Final = Grid(12, 4.0)
 PASSED: Final = Grid(12, 64.0)
 WEIGHTS: Final = Grid(14, 4.0)
@@ -87,12 +92,17 @@ class Network(msgspec.Struct, frozen=True, dict=True):
 
     def predict(self, matrix: FloatArray) -> FloatArray:
         """Log ratios, shape [n], of rows [n, D]."""
-        *layers, (weights, offsets) = self._arrays
-        passed = self._inputs(matrix)
+        # In ticks, which saves going to and fro; of inputs and what is passed on they are equal.
+        tick = 1.0 / (1 << WEIGHTS.bits)
+        *layers, (weights, offsets) = self._ticks
+        passed = INPUTS.ticks(self._deviations(matrix))
         for inner, shift in layers:
-            passed = PASSED.nearest(np.maximum(passed @ inner + shift, 0.0))
+            sums = passed @ inner
+            sums += shift
+            sums *= tick
+            passed = np.rint(np.clip(sums, 0.0, PASSED.ends[1], out=sums), out=sums)
         ratio: FloatArray = (passed @ weights + offsets)[:, 0]
-        return ratio
+        return ratio * (tick / (1 << PASSED.bits))
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
         """What each column adds to the log ratio, shape [n, D + 1], the usual kernel's ratio last.
@@ -104,7 +114,7 @@ class Network(msgspec.Struct, frozen=True, dict=True):
         Args:
             matrix: rows [n, D].
         """
-        inputs = self._inputs(matrix)
+        inputs = INPUTS.nearest(self._deviations(matrix))
         middles = (np.arange(_STEPS) + 0.5) / _STEPS
         slopes = np.zeros_like(inputs)
         for part in middles:
@@ -126,25 +136,30 @@ class Network(msgspec.Struct, frozen=True, dict=True):
             slope = (slope * on) @ weights.T
         return slope
 
-    def _inputs(self, matrix: FloatArray) -> FloatArray:
+    def _deviations(self, matrix: FloatArray) -> FloatArray:
         centre, scale = self._seen
-        return INPUTS.nearest((matrix - centre) * scale)
+        return (matrix - centre) * scale
 
     @cached_property
     def _seen(self) -> tuple[FloatArray, FloatArray]:
         return np.array(self.centre), np.array(self.scale)
 
     @cached_property
-    def _arrays(self) -> list[tuple[FloatArray, FloatArray]]:
-        """Of each layer the weights, [inputs, sums], and what is added."""
-        tick = 1.0 / (1 << WEIGHTS.bits)
+    def _ticks(self) -> list[tuple[FloatArray, FloatArray]]:
+        """Of each layer the weights, [inputs, sums], and what is added, in ticks of a product."""
         return [
             (
-                np.array(layer.weights, dtype=np.float64).T.copy() * tick,
-                np.array(layer.offsets) * tick,
+                np.array(layer.weights, dtype=np.float64).T.copy(),
+                np.array(layer.offsets, dtype=np.float64) * (1 << PASSED.bits),
             )
             for layer in self.layers
         ]
+
+    @cached_property
+    def _arrays(self) -> list[tuple[FloatArray, FloatArray]]:
+        """The same as numbers."""
+        tick = 1.0 / (1 << WEIGHTS.bits)
+        return [(w * tick, added * (tick / (1 << PASSED.bits))) for w, added in self._ticks]
 
 
 class Networks(msgspec.Struct, frozen=True):

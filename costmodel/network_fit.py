@@ -9,6 +9,7 @@ IEEE 754 rounds alike everywhere. Only the exponential of an error is not, and i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,10 +21,11 @@ from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.network import INPUTS, PASSED, WEIGHTS, Grid, Layer, Network
 from fusewise.costmodel.settled import settled
 
-#: Slopes of the loss. With weights and what is passed on, and 512 rows, 23 + 18 + 9 bits.
+#: Slopes of the loss: summed over 512 rows, with what is passed on, they have 23 + 18 + 9 bits.
 _SLOPES: Final = Grid(20, 8.0)
-#: Sums of each layer but the last.
-_WIDTHS: Final = (128, 128, 128)
+#: Layers but the last, and sums of each: as many as the root of the rows, within these.
+_LAYERS: Final = 3
+_LEAST_WIDTH, _MOST_WIDTH = 16, 128
 #: Rows of a step: a part of all of them, that small data gets as many steps for each row, at most.
 _ROWS_OF_A_STEP: Final = (16, 512)
 _STEPS_AT_LEAST: Final = 8
@@ -61,7 +63,8 @@ def fit_network(
     scale = settled(1.0 / (matrix.std(axis=0) + _LEAST_DEVIATION))
     inputs = INPUTS.nearest((matrix - centre) * scale)
     chance = np.random.default_rng(seed)
-    fitting = _Fitting.start(inputs.shape[1], chance)
+    width = min(max(math.isqrt(len(inputs)), _LEAST_WIDTH), _MOST_WIDTH)
+    fitting = _Fitting.start(inputs.shape[1], width, chance)
     rows = _rows_of_a_step(len(inputs))
     steps = epochs * (len(inputs) // rows)
     done = 0
@@ -91,10 +94,10 @@ class _Fitting:
     square_left: float = 1.0
 
     @classmethod
-    def start(cls, inputs: int, chance: np.random.Generator) -> _Fitting:
+    def start(cls, inputs: int, width: int, chance: np.random.Generator) -> _Fitting:
         """Weights drawn evenly, the less the more of them there are in a sum."""
         weights, offsets = [], []
-        for sums in (*_WIDTHS, 1):
+        for sums in (*(width for _ in range(_LAYERS)), 1):
             most = float(np.sqrt(1.0 / inputs))
             weights.append(chance.uniform(-most, most, (inputs, sums)))
             offsets.append(chance.uniform(-most, most, sums) if sums > 1 else np.zeros(1))

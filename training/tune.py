@@ -32,21 +32,22 @@ _FOLDS: Final = 5
 _PARTS: Final = 2
 #: Kernels of 5 us and more in all folds, for the objective to be over these alone.
 _LEAST_LARGE: Final = 100
-#: Trees and leaves that a search can afford at 15 us a row: many small trees, or fewer large ones.
-_MANY, _SMALL = 250, 40
-_FEW, _LARGE = 220, 60
+#: Trees and leaves that a search can afford at 15 us a row, networks beside them: many small trees,
+#: or fewer large ones.
+_MANY, _SMALL = 160, 40
+_FEW, _LARGE = 120, 60
 #: Trials before any is cut short: what they are compared with.
 _STARTUP: Final = 5
 
 
 def _space(trial: optuna.Trial) -> Parameters:
     """Parameters of one trial."""
-    trees = trial.suggest_int("n_estimators", 100, _MANY, step=10)
+    trees = trial.suggest_int("n_estimators", 60, _MANY, step=10)
     leaves = trial.suggest_int("num_leaves", 7, _LARGE if trees <= _FEW else _SMALL)
     return {
         "n_estimators": trees,
         "num_leaves": leaves,
-        "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
+        "learning_rate": trial.suggest_float("learning_rate", 0.03, 0.3, log=True),
         "min_child_samples": trial.suggest_int("min_child_samples", 3, 40, log=True),
         "subsample": trial.suggest_float("subsample", 0.6, 1.0),
         "colsample_bytree": trial.suggest_float("colsample_bytree", 0.3, 1.0),

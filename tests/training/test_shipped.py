@@ -42,7 +42,7 @@ def train(out: Path, dataset: str, begin: str, environment: dict[str, str]) -> b
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("dataset", shipped_names())
 def test_the_same_seed_gives_the_same_file(dataset: str, tmp_path: Path):
     outs = [tmp_path / f"{n}.fusewise.json" for n in range(len(_PROCESSORS))]
