@@ -41,10 +41,10 @@ _SHARES: Final = tuple(step / 20 for step in range(21))
 #: Parameters that suit kernels of a CPU better than the estimator's own, which suit a GPU's: there
 #: are fewer of them, of several devices, and their times are noisier.
 _OF_CPUS: Final[Mapping[str, Any]] = {
-    "learning_rate": 0.1,
+    "learning_rate": 0.15,
     "colsample_bytree": 0.7,
     "extra_trees": False,
-    "n_estimators": 160,
+    "n_estimators": 100,
     "num_leaves": 40,
 }
 _DIFFICULTY_TREES: Final = 40
@@ -84,8 +84,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        n_estimators: int = 100,
-        num_leaves: int = 60,
+        n_estimators: int = 60,
+        num_leaves: int = 100,
         learning_rate: float = 0.2,
         min_child_samples: int = 10,
         subsample: float = 0.9,

@@ -25,7 +25,7 @@ from fusewise.costmodel.settled import settled
 _SLOPES: Final = Grid(20, 8.0)
 #: Layers but the last, and sums of each: as many as the root of the rows, within these.
 _LAYERS: Final = 3
-_LEAST_WIDTH, _MOST_WIDTH = 16, 128
+_LEAST_WIDTH, _MOST_WIDTH = 16, 112
 #: Rows of a step: a part of all of them, that small data gets as many steps for each row, at most.
 _ROWS_OF_A_STEP: Final = (16, 512)
 _STEPS_AT_LEAST: Final = 8

@@ -48,7 +48,7 @@ Progress = Callable[[str], None]
 
 #: Parts that the intervals of a model of some families are from; those of the model that is kept
 #: are from more, and hardly any narrower.
-_PARTS_OF_A_PART: Final = 3
+_PARTS_OF_A_PART: Final = 2
 
 
 class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):

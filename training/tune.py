@@ -34,15 +34,15 @@ _PARTS: Final = 2
 _LEAST_LARGE: Final = 100
 #: Trees and leaves that a search can afford at 15 us a row, networks beside them: many small trees,
 #: or fewer large ones.
-_MANY, _SMALL = 160, 40
-_FEW, _LARGE = 120, 60
+_MANY, _SMALL = 120, 40
+_FEW, _LARGE = 60, 100
 #: Trials before any is cut short: what they are compared with.
 _STARTUP: Final = 5
 
 
 def _space(trial: optuna.Trial) -> Parameters:
     """Parameters of one trial."""
-    trees = trial.suggest_int("n_estimators", 60, _MANY, step=10)
+    trees = trial.suggest_int("n_estimators", 30, _MANY, step=10)
     leaves = trial.suggest_int("num_leaves", 7, _LARGE if trees <= _FEW else _SMALL)
     return {
         "n_estimators": trees,
