@@ -154,7 +154,7 @@ def test_of_times_that_differ_the_one_is_foretold_that_errs_least_in_percent(ker
     us = np.where(np.arange(400) % 2, 30.0, 10.0)
 
     def error(objective: str) -> float:
-        model = LearnedCostModel(objective=objective, subsample=1.0)
+        model = LearnedCostModel(objective=objective, subsample=1.0, networks=0)
         model.fit(np.concatenate([features, train.features]), np.concatenate([us, train.us]))
         return float(np.mean(np.abs(model.predict(features) / us - 1)))
 

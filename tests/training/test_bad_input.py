@@ -132,7 +132,7 @@ def test_a_model_of_an_older_form(trained: tuple[Path, Path], tmp_path: Path):
     file["content"] = msgspec.Raw(content)
     model.write_bytes(msgspec.json.encode(file))
     line = judge(store, model)
-    assert "file format 1, this reads format 3" in line
+    assert "file format 1, this reads format 4" in line
     assert "or train it again" in line
     kept = store.parent / "models" / model.name
     kept.parent.mkdir(exist_ok=True)
