@@ -52,6 +52,8 @@ files. All of it is explained in docs/training.md.
 
 #: Seconds that ``--probe`` takes.
 PROBE_S: Final = 60.0
+#: Seeds that all generators take, LightGBM's of 32 bits among them.
+_SEEDS: Final = click.IntRange(0, 2**31 - 1)
 #: What ``--probe`` can be given beside.
 _WITH_PROBE: Final = ("probe", "store", "seed")
 
@@ -82,7 +84,7 @@ _WITH_PROBE: Final = ("probe", "store", "seed")
     help="Family to judge by and never to train on; can be repeated.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="File for the model, *.fusewise.json.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of split and training.")
+@click.option("--seed", type=_SEEDS, default=0, show_default=True, help="Of split and training.")
 @click.option("--tune", type=click.IntRange(0), default=0, metavar="N", help="Optuna trials first.")
 @click.option(
     "--learning-curve", is_flag=True, help="Judge models of 100, 300, 1000, 3000 kernels, too."

@@ -173,6 +173,13 @@ def test_options_that_contradict(make_store: MakeStore, options: tuple[str, ...]
     assert words in refused("--store", make_store(graphs=4), *options)
 
 
+@pytest.mark.parametrize("seed", ["-1", str(2**31)])
+def test_a_seed_that_not_all_generators_take(seed: str):
+    result = CliRunner().invoke(main, ["--seed", seed])
+    assert result.exit_code == 2
+    assert f"{seed} is not in the range 0<=x<=2147483647" in result.stderr
+
+
 def test_a_missing_extra_is_told_before_anything_is_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
