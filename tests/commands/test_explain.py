@@ -123,7 +123,8 @@ def test_a_fusion_with_the_features_that_drive_it(
     assert result.exit_code == 0, result.output
     text = result.stdout
     assert "in one kernel" in text and "removed" in text
-    assert "what drives the predictions" in result.stdout and "before" in result.stdout and "after" in result.stdout
+    assert "too uncertain to count: value, and factor on the time" in " ".join(text.split())
+    assert "before" in text and "after" in text
     result = invoke("explain", f"{targets}:inference", "--store", store, *more, "--json")
     (graph,) = json.loads(result.stdout)["graphs"]
     assert graph["model"] != "roofline"
