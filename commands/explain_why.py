@@ -35,7 +35,7 @@ def show_why(why: Why, rows: int) -> None:
 
 
 def _by_learned(why: Why) -> list[Side]:
-    """Groups whose prediction is that of the trees; of others they are too uncertain."""
+    """Groups whose prediction is what was learned; of others that is too uncertain."""
     every = (*why.before, *why.after)
     return [s for s in every if s.attribution.contributions and s.predicted_by != "roofline"]
 

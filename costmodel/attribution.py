@@ -2,8 +2,8 @@
 
 For a learned model these are Shapley values: of its trees as LightGBM computes them (Lundberg et
 al. 2020, "From local explanations to global understanding"), of its networks those of Aumann and
-Shapley (Sundararajan et al. 2017). For the roofline they are the parts that it
-adds up. Explains predictions, and changes none.
+Shapley (Sundararajan et al. 2017). For the roofline they are the parts that it adds up. Explains
+predictions, and changes none.
 """
 
 from __future__ import annotations

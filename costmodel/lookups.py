@@ -89,11 +89,9 @@ def _is_table(access: Access, node: Node) -> bool:
 
 def _computed_alone(node: Node) -> bool:
     """Whether all that a node looks up is where the compiler's own decompositions compute."""
-    computed = [_COMPUTED in origin for origin in node.origins]
-    given = [any(word in origin for word in _GIVEN) for origin in node.origins]
-    return any(computed) and not any(
-        one and not other for one, other in zip(given, computed, strict=True)
-    )
+    others = [origin for origin in node.origins if _COMPUTED not in origin]
+    given = any(word in origin for origin in others for word in _GIVEN)
+    return len(others) < len(node.origins) and not given
 
 
 def _may_lead(access: Access, found: Sequence[Access], node: Node) -> bool:

@@ -31,7 +31,7 @@ class Grid(NamedTuple):
     def nearest(self, values: FloatArray) -> FloatArray:
         """``values``, of any shape, each taken to the nearest of the grid."""
         ticks = self.ticks(values)
-        ticks *= 1.0 / (1 << self.bits)
+        ticks *= self.tick
         return ticks
 
     def ticks(self, values: FloatArray) -> FloatArray:
@@ -39,6 +39,11 @@ class Grid(NamedTuple):
         ticks = np.rint(values * float(1 << self.bits))
         np.clip(ticks, *self.ends, out=ticks)
         return ticks
+
+    @property
+    def tick(self) -> float:
+        """From one to the next."""
+        return 1.0 / (1 << self.bits)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -93,16 +98,15 @@ class Network(msgspec.Struct, frozen=True, dict=True):
     def predict(self, matrix: FloatArray) -> FloatArray:
         """Log ratios, shape [n], of rows [n, D]."""
         # In ticks, which saves going to and fro; of inputs and what is passed on they are equal.
-        tick = 1.0 / (1 << WEIGHTS.bits)
         *layers, (weights, offsets) = self._ticks
         passed = INPUTS.ticks(self._deviations(matrix))
         for inner, shift in layers:
             sums = passed @ inner
             sums += shift
-            sums *= tick
+            sums *= WEIGHTS.tick
             passed = np.rint(np.clip(sums, 0.0, PASSED.ends[1], out=sums), out=sums)
         ratio: FloatArray = (passed @ weights + offsets)[:, 0]
-        return ratio * (tick / (1 << PASSED.bits))
+        return ratio * (WEIGHTS.tick * PASSED.tick)
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
         """What each column adds to the log ratio, shape [n, D + 1], the usual kernel's ratio last.
@@ -158,8 +162,8 @@ class Network(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _arrays(self) -> list[tuple[FloatArray, FloatArray]]:
         """The same as numbers."""
-        tick = 1.0 / (1 << WEIGHTS.bits)
-        return [(w * tick, added * (tick / (1 << PASSED.bits))) for w, added in self._ticks]
+        both = WEIGHTS.tick * PASSED.tick
+        return [(weights * WEIGHTS.tick, added * both) for weights, added in self._ticks]
 
 
 class Networks(msgspec.Struct, frozen=True):

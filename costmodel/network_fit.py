@@ -74,7 +74,7 @@ def fit_network(
             slopes = fitting.slopes(inputs[part], target[part], slope, chance)
             fitting.step(slopes, _rate(done / steps))
     layers = tuple(
-        Layer(_ticks(weights.T), tuple(_ticks(offsets[None])[0]))
+        Layer(_ticks(weights.T), _ticks(offsets[None])[0])
         for weights, offsets in zip(fitting.weights, fitting.offsets, strict=True)
     )
     return Network(tuple(centre.tolist()), tuple(scale.tolist()), layers)
@@ -165,5 +165,4 @@ def _rate(done: float) -> float:
 
 def _ticks(values: FloatArray) -> tuple[tuple[int, ...], ...]:
     """Rows [n, m] in ticks of the weights' grid."""
-    ticks = WEIGHTS.nearest(values) * (1 << WEIGHTS.bits)
-    return tuple(tuple(map(int, row)) for row in ticks.tolist())
+    return tuple(tuple(map(int, row)) for row in WEIGHTS.ticks(values).tolist())

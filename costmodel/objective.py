@@ -36,17 +36,17 @@ def relative(ratio: FloatArray, data: lightgbm.Dataset) -> tuple[FloatArray, Flo
         ratio: log of predicted over roofline time, [n].
         data: with the log of measured over roofline time as its label.
     """
-    over, weight = _over(ratio, np.asarray(data.get_label()))
-    return weight * (over - 1) * over, np.maximum((weight * over) ** 2, _LEAST_CURVATURE)
+    slope, root = _slope_and_root(ratio, np.asarray(data.get_label()))
+    return slope, np.maximum(root**2, _LEAST_CURVATURE)
 
 
 def slope_of(ratio: FloatArray, target: FloatArray) -> FloatArray:
     """Gradient [n] of the loss, by log ratios [n] that are predicted and measured."""
-    over, weight = _over(ratio, target)
-    return weight * (over - 1) * over
+    return _slope_and_root(ratio, target)[0]
 
 
-def _over(ratio: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Predicted over measured times, and Fair's weight of their errors."""
+def _slope_and_root(ratio: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The gradient, and the root of the curvature, by Fair's weight of each error."""
     over = settled(np.exp(np.clip(ratio - target, *_FARTHEST)), _BITS)
-    return over, _FAIR / (np.abs(over - 1) + _FAIR)
+    weight = _FAIR / (np.abs(over - 1) + _FAIR)
+    return weight * (over - 1) * over, weight * over

@@ -46,8 +46,8 @@ from fusewise.training.tune import Parameters, tune
 Progress = Callable[[str], None]
 
 
-#: Parts that the intervals of a model of some families are from; those of the model that is kept
-#: are from more, and hardly any narrower.
+#: Parts that the intervals of a model of some families are from, to save fits; those of the model
+#: that is kept are from as many as the estimator says.
 _PARTS_OF_A_PART: Final = 2
 
 

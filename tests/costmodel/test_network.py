@@ -146,7 +146,5 @@ def test_it_is_the_same_after_being_written(network: Network, tmp_path: Path):
     path.write_bytes(msgspec.json.encode(network))
     read = msgspec.json.decode(path.read_bytes(), type=Network)
     assert read == network
-    assert (
-        max(abs(w) for layer in read.layers for row in layer.weights for w in row)
-        <= (WEIGHTS.ends[1])
-    )
+    most = max(abs(w) for layer in read.layers for row in layer.weights for w in row)
+    assert most <= WEIGHTS.ends[1]
