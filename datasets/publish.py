@@ -99,8 +99,8 @@ def publish(
         features: columns of the feature table by version, to be told in the manifest.
 
     Raises:
-        DatasetError: nothing was measured on the devices, one is unknown, the name is none, or the
-            folder holds something else or cannot be written.
+        DatasetError: nothing was measured on the devices, one is unknown, features are of several
+            versions, the name is none, or the folder holds something else or cannot be written.
         StoreError: the store cannot be read.
     """
     if not _NAME.fullmatch(name):
@@ -118,6 +118,7 @@ def publish(
         with store.reading() as connection:
             _stage(connection, keys)
             _check_measured(connection, keys, store)
+            _check_features(connection, store)
             for table in PUBLISHED:
                 _draft(connection, table, scratch)
             left_out = published_rows.left_out(connection)
@@ -191,6 +192,22 @@ def _check_measured(
             store,
             f"no kernel of a corpus was measured on {', '.join(keys)}",
             "collect from a corpus on that device first",
+        )
+
+
+def _check_features(connection: duckdb.DuckDBPyConnection, store: Store) -> None:
+    """A dataset has features of one version; kernels with others would be lost to who loads it."""
+    newest, others, count = connection.execute(
+        "SELECT max(features_version), count(*) FILTER (features_version < newest), count(*) "
+        "FROM out_kernels, (SELECT max(features_version) AS newest FROM out_kernels) "
+        "WHERE status = 'ok'"
+    ).fetchall()[0]
+    if others:
+        raise _refused(
+            store,
+            f"{others} of its {count} kernels to publish have no features of version {newest}, as "
+            "after a merge of stores whose devices have other rates",
+            "compute them anew first, with fusewise store features",
         )
 
 

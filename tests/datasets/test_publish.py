@@ -54,6 +54,18 @@ def test_nothing_to_publish(store: Store, rows: list[Row], out: Path) -> None:
     assert list(out.parent.iterdir()) == []
 
 
+def test_kernels_without_features_of_the_newest_version_are_not_lost(
+    made: ModuleType, filled: Store, out: Path
+) -> None:
+    older = msgspec.structs.replace(made.kernel_row("a9", "a", "op1"), features_version=0)
+    filled.append([older, made.measurement("kernel", "a9", "a", 3.0)])
+    filled.ingest()
+    with pytest.raises(DatasetError, match=r"1 of its 7 kernels .* no features of version 1") as no:
+        publish(filled, "tiny", out)
+    assert no.value.remedy == "compute them anew first, with fusewise store features"
+    assert not out.exists()
+
+
 def test_where_it_cannot_be_published(filled: Store, out: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="'Bad-Name' is no name"):
         publish(filled, "Bad-Name", out)
