@@ -117,8 +117,7 @@ def publish(
         scratch.mkdir(parents=True)
         with store.reading() as connection:
             _stage(connection, keys)
-            _check_measured(connection, keys, store)
-            _check_features(connection, store)
+            _check_kernels(connection, keys, store)
             for table in PUBLISHED:
                 _draft(connection, table, scratch)
             left_out = published_rows.left_out(connection)
@@ -183,30 +182,31 @@ def _refused(store: Store, cause: str, remedy: str) -> DatasetError:
     return DatasetError(cause, subject=f"store {store.path}", remedy=remedy)
 
 
-def _check_measured(
+def _check_kernels(
     connection: duckdb.DuckDBPyConnection, keys: Sequence[str], store: Store
 ) -> None:
-    found = connection.execute("SELECT count(*) FROM out_kernels WHERE status = 'ok'").fetchone()
-    if not found or not found[0]:
+    """There are some, and all that can have features of the newest version do.
+
+    The others would be lost to who loads the dataset.
+    """
+    found = connection.execute(
+        "SELECT features_version, count(*), count(*) FILTER (graph_key IN "
+        "(SELECT key FROM graphs WHERE problem IS NOT NULL)) "
+        "FROM out_kernels WHERE status = 'ok' GROUP BY ALL ORDER BY 1"
+    ).fetchall()
+    if not found:
         raise _refused(
             store,
             f"no kernel of a corpus was measured on {', '.join(keys)}",
             "collect from a corpus on that device first",
         )
-
-
-def _check_features(connection: duckdb.DuckDBPyConnection, store: Store) -> None:
-    """A dataset has features of one version; kernels with others would be lost to who loads it."""
-    newest, others, count = connection.execute(
-        "SELECT max(features_version), count(*) FILTER (features_version < newest), count(*) "
-        "FROM out_kernels, (SELECT max(features_version) AS newest FROM out_kernels) "
-        "WHERE status = 'ok'"
-    ).fetchall()[0]
-    if others:
+    *older, (newest, _, _) = found
+    if outdated := sum(renewable for _, _, renewable in older):
         raise _refused(
             store,
-            f"{others} of its {count} kernels to publish have no features of version {newest}, as "
-            "after a merge of stores whose devices have other rates",
+            f"{outdated} of its {sum(count for _, count, _ in found)} kernels to publish have no "
+            f"features of version {newest}, as after a merge of stores whose devices have other "
+            "rates",
             "compute them anew first, with fusewise store features",
         )
 

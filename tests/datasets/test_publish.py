@@ -66,6 +66,20 @@ def test_kernels_without_features_of_the_newest_version_are_not_lost(
     assert not out.exists()
 
 
+def test_kernels_that_can_have_no_new_features_are_published_as_they_are(
+    made: ModuleType, filled: Store, out: Path
+) -> None:
+    graph = next(row for row in filled.rows("graphs") if row.key == "a")  # type: ignore[union-attr]
+    older = msgspec.structs.replace(made.kernel_row("a9", "gone", "op1"), features_version=0)
+    filled.append([msgspec.structs.replace(graph, key="gone", problem=None)])
+    filled.append([older, made.measurement("kernel", "a9", "gone", 3.0)])
+    filled.ingest()
+    publish(filled, "tiny", out)
+    versions = {row["signature"]: row["features_version"] for row in load(out).records("kernels")}
+    assert versions["a9"] == 0
+    assert set(versions.values()) == {0, 1}
+
+
 def test_where_it_cannot_be_published(filled: Store, out: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="'Bad-Name' is no name"):
         publish(filled, "Bad-Name", out)
