@@ -111,6 +111,16 @@ def moved_bytes(features: FloatArray) -> tuple[int, int]:
     return total("read_"), total("written_")
 
 
+def masked_turns(features: FloatArray) -> int:
+    """Turns of the loop over rows of a group with ``features`` [F] that look where these end.
+
+    0 where rows are held whole, or end where a turn does.
+    """
+    plain = amounts(features)
+    held = plain["persistent"] > 0.0 or plain["even"] > 0.0
+    return 0 if held or not plain["reductions"] else round(plain["turns"])
+
+
 def _shap(model: TrainedModel, matrix: FloatArray) -> FloatArray:
     """Shape [n, D + 1]: what the trees see, and the mean."""
     if not len(matrix):

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fusewise.costmodel.attribution import moved_bytes
+from fusewise.costmodel.attribution import masked_turns, moved_bytes
+from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.launches import (
     MOST_IN_LAUNCH,
     SMALL,
@@ -46,6 +47,10 @@ _HEAVY: Final = 0.05
 _HELD, _HELD_ACROSS = 1024, 64
 #: Elements from which on a row is worth several blocks.
 _LONG_ROW: Final = 16_384
+#: Turns over rows, ends looked for in each, from which on several at once are worth a try, and the
+#: part of a kernel's time that they take off: of 189 reductions on an H100, those with such turns
+#: took 0.64 to 1.04 of the time, 0.9 where it was less at all (docs/kernel-choices.md).
+_SEVERAL_TURNS, _TURNS_SAVE = 4, 0.1
 #: Different kernels that are tuned in one candidate, all of them step by step if there is time.
 _MOST_TUNED = 8
 
@@ -75,14 +80,14 @@ class Finishes:
         features = cost.featurizer.batch([group.names for group in generated])
         least = roofline_us(features, cost.profile)
         self.kernels = [
-            self._kernel(group.names, group.us, float(us) / _REACHED, moved_bytes(row)[0])
+            self._kernel(group.names, group.us, float(us) / _REACHED, row)
             for group, us, row in zip(generated, least, features, strict=True)
         ]
         #: What there is for kernels in C++.
         self.cpp = CppOffers(self._problem, self.kernels, cost.profile, self.total_us)
 
     def _kernel(
-        self, names: tuple[str, ...], us: float, least_us: float, read_bytes: int
+        self, names: tuple[str, ...], us: float, least_us: float, features: FloatArray
     ) -> PlannedKernel:
         nodes = [self._problem.node_by_name[name] for name in names]
         reductions = [node.rnumel for node in nodes if node.kind == "reduction"]
@@ -94,7 +99,8 @@ class Finishes:
             signature,
             (nodes[0].device, bool(reductions), max(reductions, default=1) > _LONG_REDUCTION),
             max(node.numel * node.rnumel for node in nodes),
-            read_bytes,
+            moved_bytes(features)[0],
+            masked_turns(features),
             self._savings.get(signature),
         )
 
@@ -112,7 +118,7 @@ class Finishes:
         if not self._on_gpu:
             return self.cpp.few()
         tuned = self.tuned(most_descended) if blocks else None
-        others = [self.together(), self.shaped()]
+        others = [self.together(), self.shaped(), self.unrolled()]
         if tuned is None or not most_descended:
             return best_two([tuned, *others])
         return [tuned, *(tuned + other for other in best_two(others)[:1])]
@@ -125,7 +131,8 @@ class Finishes:
         """
         offers = [Offer(choices, 0.0, "all kernels") for choices in whole]
         if self._on_gpu:
-            offers += [o for o in (self.together(), self.tuned(), self.shaped()) if o is not None]
+            some = (self.together(), self.tuned(), self.shaped(), self.unrolled())
+            offers += [offer for offer in some if offer is not None]
             offers += self.each_together() + self.each_together(_MANY_IN_LAUNCH)
             offers += self.each_tuned()[:_MOST_TRIED] + self.each_shaped()[:_MOST_TRIED]
         return list({offer.choices: offer for offer in offers}.values())
@@ -278,6 +285,15 @@ class Finishes:
                 )
             )
         return offers
+
+    def unrolled(self) -> Offer | None:
+        """Loops over rows that take several turns at once; None where that cannot count."""
+        worth = [k for k in self.kernels if k.masked_turns >= _SEVERAL_TURNS]
+        gain = _TURNS_SAVE * sum(k.us for k in worth)
+        if not worth or gain < LEAST_SHARE * self.total_us:
+            return None
+        reason = f"{len(worth)} kernels go through rows several turns at once"
+        return Offer((Choice("unrolled_loops", True),), gain, reason)
 
     def _other_shape(self, kernel: PlannedKernel) -> tuple[Shape, float, str] | None:
         """What a reduction's kernel might look like, the part of its time to gain, and why."""

@@ -31,6 +31,8 @@ class PlannedKernel:
     iterations: int
     #: That it reads of what others wrote.
     read_bytes: int
+    #: Turns of its loop over rows that look where these end.
+    masked_turns: int = 0
     #: Part of its time that other block sizes are predicted to save; None where nothing is known.
     saving: float | None = None
 
@@ -65,6 +67,7 @@ def in_one_launch(kernels: Sequence[PlannedKernel]) -> PlannedKernel:
         signature=" ".join(kernel.signature for kernel in kernels),
         iterations=sum(kernel.iterations for kernel in kernels),
         read_bytes=sum(kernel.read_bytes for kernel in kernels),
+        masked_turns=max(kernel.masked_turns for kernel in kernels),
         saving=None,
     )
 

@@ -31,6 +31,8 @@ MATH = "vector_math"
 VECTORS = "whole_vectors"
 #: Columns reduced with several vectors side by side. Nor for that.
 COLUMNS = "wide_columns"
+#: Loops of Triton kernels that take several turns at once. Nor for that.
+UNROLLED = "unrolled_loops"
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,16 @@ CHOICES: tuple[ChoiceKind, ...] = (
         "change the block sizes of every kernel one by one as long as that is faster",
         predictable=False,
         in_kernels=True,
+        rewrites=True,
+    ),
+    ChoiceKind(
+        UNROLLED,
+        "codegen",
+        (),
+        (True,),
+        ("cuda",),
+        "take four turns of a loop over a reduction at once, so that they wait for memory together",
+        predictable=False,
         rewrites=True,
     ),
     ChoiceKind(

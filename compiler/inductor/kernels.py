@@ -16,6 +16,7 @@ from fusewise.compiler.inductor.choices import (
     MATH,
     ONEDNN,
     PRODUCTS,
+    UNROLLED,
     VECTORS,
     WIDE,
     kernel_patches,
@@ -26,6 +27,7 @@ from fusewise.compiler.inductor.products import products_as_sums
 from fusewise.compiler.inductor.reductions import check_shaped, check_split, reduced_by
 from fusewise.compiler.inductor.templates import by_templates, check_templates
 from fusewise.compiler.inductor.tuning import check_tuned, tuned
+from fusewise.compiler.inductor.unrolled_loops import unrolled_loops
 from fusewise.compiler.inductor.vector_math import written_out
 from fusewise.compiler.inductor.whole_vectors import whole_vectors
 from fusewise.compiler.inductor.wide_columns import wide_columns
@@ -59,6 +61,7 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         written_out(Choice(MATH, True) in schedule.codegen),
         whole_vectors(Choice(VECTORS, True) in schedule.codegen),
         wide_columns(Choice(COLUMNS, True) in schedule.codegen),
+        unrolled_loops(Choice(UNROLLED, True) in schedule.codegen),
     ):
         yield
 

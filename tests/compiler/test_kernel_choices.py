@@ -15,7 +15,13 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 import fusewise
 from fusewise.compiler.contest import announce, graph_job, hold
-from fusewise.compiler.inductor.choices import stage_of, unpredictable, variants
+from fusewise.compiler.inductor.choices import (
+    config_patches,
+    kernel_patches,
+    stage_of,
+    unpredictable,
+    variants,
+)
 from fusewise.compiler.inductor.interceptors import Applier, Program
 from fusewise.compiler.inductor.tuning import check_tuned, tuned
 from fusewise.compiler.measuring.inputs import observe
@@ -64,6 +70,7 @@ def test_what_is_not_predicted_is_not_looked_at_either(kind: str) -> None:
     assert not set(looked_at) & set(tried)
     names = {choice.name for choices in tried for choice in choices}
     wanted = {"combo_kernels", "pointwise_autotune", "coordinate_descent", "products_as_sums"}
+    wanted |= {"unrolled_loops"}
     assert (names >= wanted) is (kind == "cuda")
 
 
@@ -168,7 +175,11 @@ def test_what_cannot_be_is_refused(live: Any) -> None:
 @gpu
 @pytest.mark.parametrize(
     "choices",
-    [choices for choices in unpredictable("cuda") if stage_of(choices[0]) == "codegen"],
+    [
+        choices
+        for choices in unpredictable("cuda")
+        if config_patches(choices) or kernel_patches(choices)
+    ],
     ids=lambda choices: str(choices[0].name),
 )
 def test_settings_of_inductors_are_choices(

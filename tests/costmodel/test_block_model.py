@@ -58,7 +58,7 @@ def blocks(trees: str) -> BlockModel:
 @pytest.fixture
 def model(kernels: Callable[[int, int], Any], blocks: BlockModel) -> TrainedModel:
     some = kernels(300, 1)
-    fitted = LearnedCostModel(n_estimators=20).fit(some.features, some.us, some.graph)
+    fitted = LearnedCostModel(n_estimators=20, epochs=4).fit(some.features, some.us, some.graph)
     return fitted.model_.with_blocks(blocks)
 
 

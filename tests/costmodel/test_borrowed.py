@@ -28,7 +28,9 @@ MakeKernels = Callable[[int, int], Any]
 @pytest.fixture
 def model(kernels: MakeKernels) -> TrainedModel:
     some = kernels(900, 1)
-    return LearnedCostModel(n_estimators=60).fit(some.features, some.us, some.graph).model_
+    return (
+        LearnedCostModel(n_estimators=60, epochs=4).fit(some.features, some.us, some.graph).model_
+    )
 
 
 def on(profile: DeviceProfile, features: Any) -> Any:

@@ -57,7 +57,8 @@ def test_a_processor_that_rounds_otherwise_trains_the_same_model(monkeypatch: py
     features, us, labels = samples.features[rows], samples.median_us[rows], samples.family[rows]
 
     def trained() -> str:
-        return LearnedCostModel(n_estimators=30, seed=7).fit(features, us, labels).model_.id
+        estimator = LearnedCostModel(n_estimators=30, epochs=5, seed=7)
+        return estimator.fit(features, us, labels).model_.id
 
     here = trained()
     for name in ("exp", "exp2", "log", "log2"):

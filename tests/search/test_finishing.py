@@ -320,6 +320,29 @@ def test_a_short_reduction_in_two_kernels_might_be_one() -> None:
     assert uncut(problem, [other], GPU) == []
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "rest", "offered"),
+    [
+        pytest.param(4096, 50_257, 1, True, id="rows that end within a turn"),
+        pytest.param(4096, 65_536, 1, False, id="rows that end with one"),
+        pytest.param(4096, 2049, 1, False, id="two turns"),
+        pytest.param(4096, 769, 1, False, id="rows held whole"),
+        pytest.param(64, 50_257, 1 << 28, False, id="little beside the rest"),
+    ],
+)
+def test_loops_that_look_for_the_end_of_rows_take_several_turns_at_once(
+    rows: int, length: int, rest: int, *, offered: bool
+) -> None:
+    found = finishes([kernel("a", rows, length, kind="reduction"), kernel("b", rest)])
+    offer = found.unrolled()
+    assert (offer is not None) is offered
+    choices = (Choice("unrolled_loops", True),)
+    assert (choices in [each.choices for each in found.every()]) is offered
+    if offer is not None:
+        assert offer.choices == choices and offer.sure_us == 0.0 < offer.gain_us
+        assert any(choices[0] in each.choices for each in found.few())
+
+
 def test_where_there_is_time_everything_is_tried_once() -> None:
     nodes = [kernel(f"op{i}", SMALL) for i in range(12)] + [kernel("large", LARGE)]
     found = finishes(nodes)

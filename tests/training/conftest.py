@@ -29,13 +29,15 @@ from fusewise.schedule.plan import Step, build_plan, unfused
 from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
 from fusewise.schedule.schedule import Choice, Schedule
 
+_OF_A_SIMPLE_LAW = {"n_estimators": 60, "learning_rate": 0.2, "networks": 1, "epochs": 4}
+
 
 @pytest.fixture(autouse=True, scope="package")
 def few_trees() -> Iterator[None]:
-    """A quarter of the trees: as many as the law of these kernels takes, which is a simple one."""
+    """What the law of these kernels takes, which is a simple one: few trees, one short network."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(learned._OF_CPUS, "n_estimators", 60)
-        patch.setitem(learned._OF_CPUS, "learning_rate", 0.2)
+        for name, value in _OF_A_SIMPLE_LAW.items():
+            patch.setitem(learned._OF_CPUS, name, value)
         yield
 
 

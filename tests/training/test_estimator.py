@@ -46,9 +46,14 @@ def test_checks_of_scikit_learn(kind: Kind, check: str):
     getattr(estimator_checks, check)(kind.__name__, kind())
 
 
+def small(kind: Kind, trees: int) -> LearnedCostModel:
+    """Of few trees and one network that goes through the data twice."""
+    return kind(n_estimators=trees, networks=1, epochs=2)
+
+
 def test_fit_predict_and_score(kind: Kind, data: tuple[np.ndarray, ...]):
     features, us, groups = data
-    estimator = kind(n_estimators=40)
+    estimator = small(kind, 40)
     with pytest.raises(NotFittedError):
         estimator.predict(features)
     before = estimator.get_params()
@@ -71,16 +76,16 @@ def test_fit_predict_and_score(kind: Kind, data: tuple[np.ndarray, ...]):
 
 def test_input_is_left_alone(kind: Kind, data: tuple[np.ndarray, ...]):
     features, us, groups = (array.copy() for array in data)
-    kind(n_estimators=10).fit(features, us, groups).predict(features)
+    small(kind, 10).fit(features, us, groups).predict(features)
     assert all(np.array_equal(a, b) for a, b in zip((features, us, groups), data, strict=True))
     # Lists do as well, as everywhere.
-    kind(n_estimators=10).fit(features.tolist(), us.tolist(), list(groups))
+    small(kind, 10).fit(features.tolist(), us.tolist(), list(groups))
 
 
 def test_within_scikit_learn(kind: Kind, data: tuple[np.ndarray, ...]):
     features, us, groups = data
     found = cross_val_score(
-        kind(n_estimators=20),
+        small(kind, 20),
         features,
         us,
         groups=groups,
@@ -88,6 +93,6 @@ def test_within_scikit_learn(kind: Kind, data: tuple[np.ndarray, ...]):
         scoring="neg_mean_absolute_percentage_error",
     )
     assert found.shape == (2,) and np.isfinite(found).all()
-    search = GridSearchCV(kind(n_estimators=20), {"num_leaves": [7, 15]}, cv=2)
+    search = GridSearchCV(small(kind, 20), {"num_leaves": [7, 15]}, cv=2)
     assert set(search.fit(features, us).best_params_) == {"num_leaves"}
-    assert make_pipeline(kind(n_estimators=10)).fit(features, us).predict(features).shape == (400,)
+    assert make_pipeline(small(kind, 10)).fit(features, us).predict(features).shape == (400,)
