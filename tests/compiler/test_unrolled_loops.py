@@ -61,6 +61,11 @@ def test_what_is_no_plain_loop_stays(line: Any) -> None:
     assert changed(line) == []
 
 
+def without_paths(source: str) -> str:
+    """A program without the files that its kernels are kept in, which go by their code."""
+    return re.sub(r"# kernel path: .*", "", source)
+
+
 def looped(x: torch.Tensor) -> list[torch.Tensor]:
     return [x.sum(1), x.amax(1), (x - x.mean(1, keepdim=True)).square().sum(1)]
 
@@ -75,7 +80,7 @@ def test_results_are_the_same(live: Any, length: int, dtype: torch.dtype) -> Non
     program = graph.generate(TURNS)
     heads = re.findall(r"for r0_offset in .*", program.source)
     assert heads and all(FACTOR in head for head in heads)
-    assert program.source.replace(FACTOR, "") == graph.stock.source
+    assert without_paths(program.source.replace(FACTOR, "")) == without_paths(graph.stock.source)
     found = graph.run(program)
     live.difference(found, graph.eager())
     for ours, stock in zip(found, graph.run(graph.stock), strict=True):
