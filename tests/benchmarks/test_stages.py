@@ -76,6 +76,7 @@ def test_the_table_goes_between_its_marks(scripts: dict[str, ModuleType], tmp_pa
         ablation.write_into(page, table)
 
 
+@pytest.mark.slow
 def test_a_step_without_a_stage_is_the_same_step(scripts: dict[str, ModuleType]) -> None:
     """Forward and backward, each compiled without it."""
     who = scripts["contestants"].contestant("no_inlining_no_fusion")

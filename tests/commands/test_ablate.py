@@ -64,7 +64,7 @@ def test_help_names_no_stage_that_is_not_there(invoke: Invoke) -> None:
         (("--plot", "stages.pdf"), ("stages.pdf", ".svg")),
         (("--plot", "/nowhere/at/all.png"), ("/nowhere/at", "--plot")),
         (("--mode", "fastest"), ("fastest", "max-autotune")),
-        (("--model", "nobody"), ("nobody",)),
+        pytest.param(("--model", "nobody"), ("nobody",), marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -111,6 +111,7 @@ def test_killed_and_resumed(invoke: Invoke, targets: Path, profiled: Path, tmp_p
         assert len(store.rows("measurements")) > measured
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_from_the_terminal(targets: Path, profiled: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"

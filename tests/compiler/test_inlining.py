@@ -288,7 +288,16 @@ def _jointly(graph: Any, wanted: dict[str, Verdict]) -> dict[str, Verdict]:
 
 
 @pytest.mark.parametrize(
-    "name", ["softmax", "cross_entropy", "adam_step", "mutation", "dynamic", "layouts"]
+    "name",
+    [
+        "cross_entropy",
+        "mutation",
+        "dynamic",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("softmax", "adam_step", "layouts")
+        ),
+    ],
 )
 def test_results_are_those_of_eager_whatever_is_decided(live: Any, device: str, name: str) -> None:
     generator = random.Random(name)

@@ -179,8 +179,15 @@ def replayed(store: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.filterwarnings("error::fusewise.compiler.notices.FusewiseWarning")
-@pytest.mark.parametrize("source", ["plan file", "store"])
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("source", "dynamic"),
+    [
+        pytest.param("plan file", False, id="plan file, static"),
+        pytest.param("store", True, id="store, dynamic"),
+        pytest.param("plan file", True, id="plan file, dynamic", marks=pytest.mark.slow),
+        pytest.param("store", False, id="store, static", marks=pytest.mark.slow),
+    ],
+)
 def test_verdicts_are_replayed(
     live: Any, device: str, replayed: Callable[..., Any], source: str, dynamic: bool
 ) -> None:

@@ -119,7 +119,17 @@ def same_while_timed(graph: Any, device: str) -> str:
     return program.source
 
 
-@pytest.mark.parametrize("name", ["adam_step", "embedding", "integers", "mutation", "overwrite"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "embedding",
+        "mutation",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("adam_step", "integers", "overwrite")
+        ),
+    ],
+)
 def test_program_computes_the_same_while_it_is_timed(live: Any, name: str, device: str) -> None:
     for graph in live.captured(name, device):
         same_while_timed(graph, device)

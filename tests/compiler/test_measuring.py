@@ -240,7 +240,14 @@ def test_backward_runs_on_what_the_forward_saved(live: Any, device: str) -> None
     assert all(max(program.errors) < 1e-5 for program in result.programs)
 
 
-@pytest.mark.parametrize(("window", "padding"), [(3, 1), ((5, 3), (2, 0)), (2, 0)])
+@pytest.mark.parametrize(
+    ("window", "padding"),
+    [
+        ((5, 3), (2, 0)),
+        pytest.param(3, 1, marks=pytest.mark.slow),
+        pytest.param(2, 0, marks=pytest.mark.slow),
+    ],
+)
 def test_pooling_is_measured_though_nothing_is_known_of_its_forward(
     live: Any, device: str, window: Any, padding: Any
 ) -> None:

@@ -91,6 +91,7 @@ def test_results_are_as_good_and_look_the_same(live: Any) -> None:
     assert libraries(graph, CHOICE) == ["onednn"] * 5
 
 
+@pytest.mark.slow
 def test_gradients_too(live: Any) -> None:
     make = live.Make("cpu", torch.float32)
 
@@ -190,6 +191,7 @@ def test_of_16_bits_only_where_they_are_widened(live: Any) -> None:
     assert libraries(graph, CHOICE, WIDE) == ["onednn"]
 
 
+@pytest.mark.slow
 def test_sizes_may_be_known_at_run_time_only(rated: Callable[..., str]) -> None:
     def f(x: Any, y: Any) -> Any:
         return (x @ y).relu()

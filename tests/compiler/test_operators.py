@@ -88,6 +88,7 @@ def test_a_graph_of_torchs_own_asks_for_nothing(live: Any) -> None:
         assert operators_of(graph.compile.gm) == Operators()
 
 
+@pytest.mark.slow
 def test_a_process_that_was_started_afresh_measures_them(graph: Any) -> None:
     names = [node.name for node in graph.surveyed.problem.nodes]
     with graph.context():

@@ -222,7 +222,7 @@ def test_nothing_to_measure_is_no_reason_to_warn(
     assert all(candidate.measured_us is None for candidate in report.candidates)
 
 
-@pytest.mark.parametrize("budget_s", [math.inf, 1e12])
+@pytest.mark.parametrize("budget_s", [pytest.param(math.inf, marks=pytest.mark.slow), 1e12])
 def test_budget_without_an_end_is_a_budget(compiled: Compile, live: Any, budget_s: float) -> None:
     make = live.Make("cpu", torch.float32)
     x, w = make.tensor(48, 32), make.tensor(32)

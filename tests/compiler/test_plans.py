@@ -89,14 +89,14 @@ def test_random_plans_give_their_groups(graph: Any, seed: int) -> None:
     [
         pytest.param("layer_norm", "inference", torch.bfloat16, marks=pytest.mark.slow),
         pytest.param("rms_norm", "backward", torch.float32, marks=pytest.mark.slow),
-        ("attention", "forward", torch.bfloat16),
+        pytest.param("attention", "forward", torch.bfloat16, marks=pytest.mark.slow),
         ("cross_entropy", "forward", torch.float32),
         ("adam_step", "inference", torch.bfloat16),
-        ("embedding", "inference", torch.float32),
+        pytest.param("embedding", "inference", torch.float32, marks=pytest.mark.slow),
         pytest.param("batch_norm", "forward", torch.bfloat16, marks=pytest.mark.slow),
         ("batch_norm", "backward", torch.float32),
         ("mutation", "inference", torch.bfloat16),
-        ("dynamic", "inference", torch.float32),
+        pytest.param("dynamic", "inference", torch.float32, marks=pytest.mark.slow),
     ],
 )
 def test_random_plan_computes_what_eager_does(

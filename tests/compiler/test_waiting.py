@@ -132,7 +132,7 @@ def test_a_compile_that_is_not_wanted_any_more_ends(live: Any) -> None:
     "lowering",
     [
         (),
-        ("node:div", "store"),
+        pytest.param(("node:div", "store"), marks=pytest.mark.slow),
         pytest.param(("inline_reads", 2), marks=pytest.mark.slow),
     ],
 )

@@ -50,8 +50,17 @@ def ran(
     return graph.run_each(without, program), program.source
 
 
-@pytest.mark.parametrize("schedule", [WHOLE, NARROW], ids=["whole", "narrow"])
-@pytest.mark.parametrize("columns", [64, 37, 5])
+@pytest.mark.parametrize(
+    ("schedule", "columns"),
+    [
+        pytest.param(WHOLE, 37, id="whole, 37"),
+        pytest.param(NARROW, 64, id="narrow, 64"),
+        pytest.param(WHOLE, 64, id="whole, 64", marks=pytest.mark.slow),
+        pytest.param(WHOLE, 5, id="whole, 5", marks=pytest.mark.slow),
+        pytest.param(NARROW, 37, id="narrow, 37", marks=pytest.mark.slow),
+        pytest.param(NARROW, 5, id="narrow, 5", marks=pytest.mark.slow),
+    ],
+)
 def test_flags_are_the_same(live: Any, schedule: Schedule, columns: int) -> None:
     """Of all dtypes in one program, each with rows of its own number: loops of their own."""
     torch.manual_seed(columns)

@@ -100,6 +100,7 @@ def test_they_are_looked_at_whatever_the_time(live: Any) -> None:
             assert len(surveys) == 2
 
 
+@pytest.mark.slow
 def test_gradients_too(live: Any) -> None:
     make = live.Make("cpu", torch.bfloat16)
 

@@ -146,6 +146,7 @@ def test_times_are_near_to_what_was_measured_on_an_h200(
     assert template_us(product, H200) == pytest.approx(template, rel=0.15)
 
 
+@pytest.mark.slow
 def test_products_of_the_dataset_take_what_is_said() -> None:
     measured = DATA.extern_times(DEVICE.key)
     errors: dict[bool, list[float]] = {True: [], False: []}

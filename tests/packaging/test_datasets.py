@@ -15,11 +15,8 @@ from fusewise.datasets.verify import check
 _MOST = 60 * 10**6
 
 
-@pytest.mark.parametrize(
-    "name",
-    # Three times as many kernels as in the other one take three times as long.
-    [pytest.param(n, marks=[pytest.mark.slow] * (n == "h200")) for n in shipped_names()],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", shipped_names())
 def test_it_is_sound_and_its_card_is_up_to_date(name: str) -> None:
     dataset = load(name)
     assert check(dataset).name == name

@@ -117,6 +117,7 @@ def test_cluster_without_a_gpu(ray: Any, home: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_cluster_that_is_busy(ray: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_START_S", 1.0)
 

@@ -133,6 +133,8 @@ _PROGRAMS: dict[str, Callable[[], Program]] = {
 }
 #: Those with graphs within their graphs.
 _NESTED = {"branches", "loops", "regions"}
+#: Those of which others have the like.
+_ALIKE = {"norms-training", "diamond", "loops", "regions"}
 
 
 def _sample(name: str) -> GraphSample:
@@ -227,7 +229,9 @@ def numbers_captured() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", _PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in _ALIKE)) for n in _PROGRAMS]
+)
 def test_every_pair_is_in_the_log_of_inductor(name: str, store: Path) -> None:
     _holds(_sample(name), store)
 
