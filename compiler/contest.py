@@ -21,6 +21,7 @@ from fusewise.compiler.inductor.interceptors import Program
 from fusewise.compiler.inductor.toolchain import probed_vectors
 from fusewise.compiler.inductor.triton_ahead import await_kernels, pooled_kernels
 from fusewise.compiler.measuring.client import measuring_process
+from fusewise.compiler.measuring.index_ranges import index_ranges
 from fusewise.compiler.measuring.inputs import Observed, specify
 from fusewise.compiler.measuring.job import Budget, GraphJob, GraphResult, ProgramJob
 from fusewise.compiler.measuring.operators import operators_of
@@ -69,7 +70,7 @@ def graph_job(
             names,
             () if backward else observed,
             saved=frozenset(names) if backward else frozenset(),
-            made_up=inner_offsets(graph.gm),
+            made_up=index_ranges(graph.gm) | inner_offsets(graph.gm),
         ),
         input_names=names,
         output_names=output_names(graph.gm),

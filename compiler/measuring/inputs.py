@@ -101,7 +101,7 @@ def specify(
     names: Sequence[str],
     observed: Sequence[Observed | None],
     saved: Mapping[str, Any] | frozenset[str] = frozenset(),
-    made_up: Mapping[str, int] | None = None,
+    made_up: Mapping[str, tuple[int, int]] | None = None,
 ) -> tuple[Input, ...]:
     """Say how to make the inputs of a graph.
 
@@ -111,7 +111,8 @@ def specify(
         observed: of the whole program's inputs, in its order; matched by position where shapes
             agree and by shape and dtype elsewhere.
         saved: names of values that a forward graph keeps for this one.
-        made_up: integers to fill inputs of these names with of which nothing is known.
+        made_up: lowest and highest of the integers to fill inputs of these names with of which
+            nothing else is known.
 
     Raises:
         MeasureError: an input that cannot be made here; names it.
@@ -132,8 +133,8 @@ def specify(
         shape = tuple(_size(name, n) for n in value.shape)
         seen = _match(remaining, i, shape, value.dtype)
         if seen is None and name in made_up:
-            number = made_up[name]
-            seen = Observed(shape, value.dtype, number, number, number, 0.0)
+            low, high = made_up[name]
+            seen = Observed(shape, value.dtype, low, high, 0.0, 0.0)
         result.append(
             TensorInput(
                 shape=shape,
