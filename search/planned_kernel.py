@@ -32,7 +32,7 @@ class PlannedKernel:
     #: That it reads of what others wrote.
     read_bytes: int
     #: Turns of its loop over rows that look where these end.
-    masked_turns: int = 0
+    masked_turns: int
     #: Part of its time that other block sizes are predicted to save; None where nothing is known.
     saving: float | None = None
 

@@ -13,41 +13,55 @@ from typing import Any, Final
 import torch
 import torch.fx
 
+from fusewise.compiler.measuring.inputs import known_size
+
 #: Operators of which the result holds the same integers, or some of them.
 _SAME: Final = frozenset(
-    f"{space}::{name}"
-    for space, names in {
-        "aten": (
-            "_to_copy alias clone contiguous detach expand permute reshape select slice squeeze t "
-            "transpose unsqueeze view _unsafe_view where"
-        ),
-        "prims": "convert_element_type",
-    }.items()
-    for name in names.split()
+    {
+        "aten::_to_copy",
+        "aten::_unsafe_view",
+        "aten::alias",
+        "aten::clone",
+        "aten::contiguous",
+        "aten::detach",
+        "aten::expand",
+        "aten::permute",
+        "aten::reshape",
+        "aten::select",
+        "aten::slice",
+        "aten::squeeze",
+        "aten::t",
+        "aten::transpose",
+        "aten::unsqueeze",
+        "aten::view",
+        "aten::where",
+        "prims::convert_element_type",
+    }
 )
-#: Operators that index one dimension: tensor, dimension and indices come first.
+#: Operators that index one dimension, ``dim`` of ``self``, by ``index``.
 _ALONG: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        "gather",
-        "index_add",
-        "index_copy",
-        "index_fill",
-        "index_select",
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-    )
+    {
+        "aten::gather",
+        "aten::index_add",
+        "aten::index_copy",
+        "aten::index_fill",
+        "aten::index_select",
+        "aten::scatter",
+        "aten::scatter_add",
+        "aten::scatter_reduce",
+    }
 )
-#: Operators that index several, and where their list of indices, one for each dimension, is.
-_SEVERAL: Final = {
-    "aten::index": 1,
-    "aten::index_put": 1,
-    "aten::_unsafe_index": 1,
-    "aten::_unsafe_index_put": 1,
-    "aten::_unsafe_masked_index": 2,
-    "aten::_unsafe_masked_index_put_accumulate": 2,
-}
+#: Operators that index several dimensions of ``self``, each by one of a list of ``indices``.
+_SEVERAL: Final = frozenset(
+    {
+        "aten::_unsafe_index",
+        "aten::_unsafe_index_put",
+        "aten::_unsafe_masked_index",
+        "aten::_unsafe_masked_index_put_accumulate",
+        "aten::index",
+        "aten::index_put",
+    }
+)
 
 
 def index_ranges(gm: torch.fx.GraphModule) -> dict[str, tuple[int, int]]:
@@ -83,16 +97,25 @@ def _indexed(indices: torch.fx.Node) -> Iterator[int]:
 
 
 def _places(user: torch.fx.Node, name: str, indices: torch.fx.Node) -> Iterator[int]:
-    args = user.args
-    if name == "aten::embedding" and args[1] is indices:
-        yield _size(args[0], 0)
-    elif name == "aten::embedding_dense_backward" and args[1] is indices:
-        yield _hint(args[2])
-    elif name in _ALONG and args[2] is indices:
-        yield _size(args[0], args[1])
+    """Of each dimension that ``user``, a call of the operator ``name``, indexes by ``indices``."""
+    given = _arguments(user)
+    if name == "aten::embedding" and given["indices"] is indices:
+        yield _length(given["weight"], 0)
+    elif name == "aten::embedding_dense_backward" and given["indices"] is indices:
+        yield _known(given["num_weights"])
+    elif name in _ALONG and given["index"] is indices:
+        yield _length(given["self"], given["dim"])
     elif name in _SEVERAL:
-        several: Any = args[_SEVERAL[name]]
-        yield from (_size(args[0], at) for at, one in enumerate(several) if one is indices)
+        for dimension, one in enumerate(given["indices"]):
+            if one is indices:
+                yield _length(given["self"], dimension)
+
+
+def _arguments(call: torch.fx.Node) -> dict[str, Any]:
+    """What an operator is called with, by name, however it was passed; what is left out is not."""
+    schema = getattr(call.target, "_schema", None)
+    names = [] if schema is None else [argument.name for argument in schema.arguments]
+    return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
 
 
 def _name(node: torch.fx.Node) -> str:
@@ -101,15 +124,13 @@ def _name(node: torch.fx.Node) -> str:
     return "" if schema is None else str(schema.name).removesuffix("_")
 
 
-def _size(tensor: Any, dimension: Any) -> int:
-    """Length of a dimension of what a node gives; 0 where it is not known."""
+def _length(tensor: Any, dimension: int) -> int:
+    """Of a dimension of what a node gives; 0 where it is not known."""
     value = tensor.meta.get("val") if isinstance(tensor, torch.fx.Node) else None
-    return _hint(value.shape[dimension]) if isinstance(value, torch.Tensor) and value.dim() else 0
+    return _known(value.shape[dimension]) if isinstance(value, torch.Tensor) and value.dim() else 0
 
 
-def _hint(size: Any) -> int:
-    if isinstance(size, torch.fx.Node):
-        size = size.meta.get("val")
-    if isinstance(size, torch.SymInt):
-        size = size.node.hint if size.node.has_hint() else 0
-    return size if isinstance(size, int) else 0
+def _known(size: Any) -> int:
+    """A size, or that of what a node gives; 0 where it is not known."""
+    value = size.meta.get("val") if isinstance(size, torch.fx.Node) else size
+    return known_size(value) or 0 if isinstance(value, int | torch.SymInt) else 0

@@ -173,16 +173,22 @@ def _number(name: str, value: Any) -> int | float | bool | None:
 
 
 def _size(name: str, value: int | torch.SymInt) -> int:
-    if isinstance(value, int):
-        return value
-    known = value.node.hint if value.node.has_hint() else None
+    known = known_size(value)
     if known is None:
         raise MeasureError(
             f"its size {value} depends on data",
             subject=f"input {name}",
             remedy="mode predict chooses without measuring",
         )
-    return int(known)
+    return known
+
+
+def known_size(value: int | torch.SymInt) -> int | None:
+    """A size, of a symbolic one that of the example; None where it depends on data."""
+    if isinstance(value, int):
+        return value
+    known = value.node.hint if value.node.has_hint() else None
+    return None if known is None else int(known)
 
 
 def build(

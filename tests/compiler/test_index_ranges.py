@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,16 @@ def test_it_is_told_by_what_is_indexed(
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_of_either_width(live: Any, dtype: torch.dtype) -> None:
     assert ranges(live, lambda ids, x: x[ids].exp(), IDS.to(dtype), torch.randn(9, 5)) == [(0, 8)]
+
+
+def test_arguments_may_be_passed_by_name(live: Any) -> None:
+    program = live.UserProgram(lambda ids, x: x.gather(-1, ids).exp(), (IDS, torch.randn(2, 6)))
+    (graph,) = live.capture(program)
+    gm = copy.deepcopy(graph.compile.gm)
+    (call,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.gather.default)
+    call.kwargs = dict(zip(("self", "dim", "index"), call.args, strict=True))
+    call.args = ()
+    assert list(index_ranges(gm).values()) == [(0, 5)]
 
 
 def looked_up(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

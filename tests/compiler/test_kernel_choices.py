@@ -69,8 +69,13 @@ def test_what_is_not_predicted_is_not_looked_at_either(kind: str) -> None:
     looked_at, tried = variants(kind), unpredictable(kind)
     assert not set(looked_at) & set(tried)
     names = {choice.name for choices in tried for choice in choices}
-    wanted = {"combo_kernels", "pointwise_autotune", "coordinate_descent", "products_as_sums"}
-    wanted |= {"unrolled_loops"}
+    wanted = {
+        "combo_kernels",
+        "coordinate_descent",
+        "pointwise_autotune",
+        "products_as_sums",
+        "unrolled_loops",
+    }
     assert (names >= wanted) is (kind == "cuda")
 
 

@@ -33,7 +33,7 @@ _OF_A_SIMPLE_LAW = {"n_estimators": 60, "learning_rate": 0.2, "networks": 1, "ep
 
 
 @pytest.fixture(autouse=True, scope="package")
-def few_trees() -> Iterator[None]:
+def simple_law() -> Iterator[None]:
     """What the law of these kernels takes, which is a simple one: few trees, one short network."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _OF_A_SIMPLE_LAW.items():
