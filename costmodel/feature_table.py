@@ -4,7 +4,8 @@ The one place that says which features there are. Whoever changes a row, its mea
 raises ``FEATURES_VERSION``: a model and a stored sample are only good for the version they carry.
 
 Units: ``log2`` columns hold log2(1 + x), since sizes span decades and trees split on order only;
-``share`` columns lie in 0..1; ``count`` and ``flag`` columns hold plain numbers.
+``share`` columns lie in 0..1; ``count`` and ``flag`` columns hold plain numbers. ``doublings``
+columns hold means or sums of log2(1 + x) over several accesses or nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 17
+FEATURES_VERSION: Final = 18
 
 
 class Feature(NamedTuple):
@@ -22,6 +23,17 @@ class Feature(NamedTuple):
     unit: str
     definition: str
 
+
+_OF_BODIES: Final = (
+    ("arithmetic", "additions and the like"),
+    ("division", "divisions"),
+    ("transcendental", "exponentials and the like"),
+    ("selection", "comparisons"),
+    ("indexing", "computed positions"),
+    ("conversion", "conversions"),
+    ("random", "random numbers"),
+    ("reducing", "steps of reductions"),
+)
 
 FEATURES: Final[tuple[Feature, ...]] = (
     # Loops
@@ -94,6 +106,37 @@ FEATURES: Final[tuple[Feature, ...]] = (
     ),
     Feature("sector_ratio", "log2 ratio", "bytes of these sectors over distinct bytes"),
     Feature("round_bytes", "log2 bytes", "bytes of sectors in flight in a round"),
+    Feature("results_inner", "log2 results", "along the inner dimension that blocks part"),
+    Feature("results_outer", "log2 results", "along the next; 0 where there is none"),
+    Feature("inner_power", "count", "times that 2 goes into the former, 12 at the most"),
+    Feature("outer_power", "count", "times that 2 goes into the latter; 12 where there is none"),
+    Feature("row_power", "count", "times that 2 goes into the reduction, 12 at the most"),
+    Feature("warps_along", "flag", "1 where memory lies along the reduction, and so warps"),
+    # What its accesses are like, one by one; 0 on a CPU. Means by the sectors that they touch
+    Feature("step_0", "doublings elements", "step of an access along its innermost loop"),
+    Feature("step_1", "doublings elements", "step along the next loop outwards"),
+    Feature("step_2", "doublings elements", "step along the third loop"),
+    Feature("step_power_0", "count mean", "times that 2 goes into the first of these steps"),
+    Feature("step_power_1", "count mean", "times that 2 goes into the second"),
+    Feature("step_power_2", "count mean", "times that 2 goes into the third"),
+    Feature("innermost", "doublings turns", "turns of its innermost loop"),
+    Feature("rests_inner", "share", "accesses that stay in place along the innermost loop"),
+    Feature("rests_outer", "share", "accesses that stay in place along the next"),
+    Feature("run", "doublings turns", "turns inside the loop along which its neighbours lie"),
+    Feature("alignment", "doublings bytes", "what every row of its neighbours begins at"),
+    Feature("wide_loads", "doublings elements", "elements that a thread can load at once"),
+    Feature("looked_up", "share", "accesses through places that were loaded or computed"),
+    Feature("two_bytes", "share", "accesses of elements of two bytes"),
+    Feature("four_bytes", "share", "accesses of elements of four bytes"),
+    Feature("block_sectors", "doublings sectors", "sectors that a block touches in a turn"),
+    Feature("block_loads", "doublings loads", "loads or stores that its warps issue"),
+    Feature("warp_sectors", "doublings sectors", "sectors that one of these asks for"),
+    Feature("warp_lines", "doublings lines", "lines that these lie in"),
+    Feature("different", "ratio", "distinct bytes over those of all iterations"),
+    Feature("moving", "share", "part of the iterations in which it moves anything"),
+    Feature("stored_part", "share", "accesses that store"),
+    Feature("read_again", "share", "accesses that an earlier pass did as well"),
+    Feature("read_near", "share", "accesses whose sectors were fetched for another one"),
     # Memory: each (buffer, index) once; what fusion keeps in registers is not in here
     Feature("read_contiguous", "log2 bytes", "distinct bytes read, innermost stride 1"),
     Feature("read_strided", "log2 bytes", "distinct bytes read, innermost stride above 1"),
@@ -162,6 +205,21 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("operations_each", "log2 operations", "operations an iteration"),
     Feature("turn_operations", "log2 operations", "operations of a thread in a turn"),
     Feature("intensity", "log2 operations/byte", "operations over distinct bytes"),
+    # The same node by node: what an iteration of each takes, summed over the nodes, and of those
+    # that do most, the mean by the operations of all iterations
+    *(
+        Feature(f"each_{name}", "doublings operations", f"{of} an iteration, summed over nodes")
+        for name, of in _OF_BODIES
+    ),
+    Feature("each_address", "doublings operations", "the same of divisions within indices"),
+    *(
+        Feature(f"main_{name}", "doublings operations", f"{of} an iteration of the busiest nodes")
+        for name, of in _OF_BODIES
+    ),
+    Feature("main_welford", "share", "means with variances among the busiest nodes"),
+    Feature("main_numel", "doublings iterations", "iterations of these outside of a reduction"),
+    Feature("loop_power", "count", "times that 2 goes into the innermost loop of results, at most"),
+    Feature("next_power", "count", "times that 2 goes into the loop outside of it, at most"),
     # Widths
     Feature("width_min", "bytes", "narrowest element"),
     Feature("width_max", "bytes", "widest element"),

@@ -27,6 +27,15 @@ from fusewise.costmodel.frames import Frames
 from fusewise.costmodel.hints import reduction_hints
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.layout import SECTOR_BYTES
+from fusewise.costmodel.means import (
+    EACH_NODE,
+    MAIN_NODE,
+    OF_ACCESSES,
+    SHAPE,
+    access_means,
+    node_told,
+    shape_of,
+)
 from fusewise.costmodel.meeting import Meeting, Met
 from fusewise.costmodel.operations import CLASSES
 from fusewise.costmodel.overwriting import Overwriting
@@ -99,8 +108,13 @@ _TILE = (
     "distinct_reductions",
     "round_bytes",
     "turn_loads",
+    *SHAPE,
+    *OF_ACCESSES,
 )
 _TILE_AT = _columns(_TILE)
+_EACH_NODE_AT, _MAIN_NODE_AT = _columns(EACH_NODE), _columns(MAIN_NODE)
+_CLASSES_IN_SUMMED = [SUMMED.index(name) for name in CLASSES]
+_ADDRESS = SUMMED.index("address")
 _LOOPS_AT = _columns(WORK)
 _SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
 _LOG_AT = [i for i, feature in enumerate(FEATURES) if feature.unit.startswith("log2")]
@@ -166,6 +180,11 @@ class Featurizer:
         self._sums = np.array(
             [node_sums(node, profile.threads) for node in nodes], dtype=np.float64
         )
+        told = [
+            node_told(node, sums[_CLASSES_IN_SUMMED].tolist(), float(sums[_ADDRESS]))
+            for node, sums in zip(nodes, self._sums, strict=True)
+        ]
+        self._told = np.array(told, dtype=np.float64)
         # Lookups of nodes with equal loops mostly go by the same places.
         self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
         self._of_rows = [
@@ -213,6 +232,9 @@ class Featurizer:
         if self.profile.kind == "cuda":
             for row, ids in zip(rows, members, strict=True):
                 self._done_once(row, ids)
+        told = np.add.reduceat(self._told[flat], starts)
+        rows[:, _EACH_NODE_AT] = told[:, 1 : 1 + len(EACH_NODE)]
+        rows[:, _MAIN_NODE_AT] = told[:, 1 + len(EACH_NODE) :] / told[:, :1]
         extremes = np.maximum.reduceat(self._extremes[flat], starts)
         rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
         rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) :]
@@ -321,6 +343,8 @@ class Featurizer:
             len(kinds),
             tile.sectors * SECTOR_BYTES / (tile.waves * tile.turns),
             tile.turn_loads,
+            *shape_of(tile),
+            *access_means(movers, tile),
         )
 
     def _members(self, names: Collection[str]) -> list[int]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -23,7 +24,7 @@ from fusewise.costmodel.booster import text_of
 from fusewise.costmodel.calibration import calibrate
 from fusewise.costmodel.familiar import familiarise, kinds_of
 from fusewise.costmodel.interface import FloatArray, Prediction
-from fusewise.costmodel.network import Network, Networks
+from fusewise.costmodel.network import Network, Networks, Scaling, mixed
 from fusewise.costmodel.network_fit import fit_network
 from fusewise.costmodel.objective import relative, slope_of
 from fusewise.costmodel.roofline import check_features, roofline_parts
@@ -93,7 +94,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         reg_lambda: float = 1.0,
         objective: str = "relative",
         extra_trees: bool = True,
-        networks: int = 2,
+        networks: int = 3,
         epochs: int = 20,
         confidence: float = 0.9,
         folds: int = 5,
@@ -160,19 +161,19 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         labels = _labels(len(y), groups)
         folds = self._folds(labels)
         everything = np.arange(len(y))
-        (booster, members), *parts_of = self._learn(
+        (booster, networks), *parts_of = self._learn(
             matrix, target, [everything, *(fitted for fitted, _ in folds)]
         )
         # Each row as trees and networks see it that saw nothing of its group.
         ratio, guess = np.zeros(len(y)), np.zeros(len(y))
         for (trees, others), (_, held) in zip(parts_of, folds, strict=True):
             ratio[held] = np.asarray(trees.predict(matrix[held], num_threads=1))
-            if others:
-                guess[held] = Networks(others).ratio(matrix[held])
+            if others is not None:
+                guess[held] = others.ratio(matrix[held])
         rows = np.sort(np.concatenate([held for _, held in folds]))
-        networks = None
-        if members:
-            networks = Networks(members, _best_share(ratio[rows], guess[rows], target[rows]))
+        if networks is not None:
+            share = _best_share(ratio[rows], guess[rows], target[rows])
+            networks = msgspec.structs.replace(networks, share=share)
             ratio = networks.beside(ratio, guess)
         error = target - ratio
         expected = np.empty(len(y))
@@ -224,26 +225,30 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(
         self, matrix: FloatArray, target: FloatArray, parts: Sequence[Rows]
-    ) -> list[tuple[lightgbm.Booster, tuple[Network, ...]]]:
+    ) -> list[tuple[lightgbm.Booster, Networks | None]]:
         """Trees and networks of each of these parts of the rows, side by side."""
+        scalings = [Scaling.of(matrix[rows]) for rows in parts]
 
         def trees(rows: Rows) -> lightgbm.Booster:
             return self._train(matrix[rows], target[rows])
 
-        def network(rows: Rows, number: int) -> Network:
-            seed = (self.seed, number)
-            return fit_network(matrix[rows], target[rows], slope_of, epochs=self.epochs, seed=seed)
+        def network(rows: Rows, scaling: Scaling, number: int) -> Network:
+            inputs, seed = scaling.inputs(matrix[rows]), (self.seed, number)
+            return fit_network(inputs, target[rows], slope_of, epochs=self.epochs, seed=seed)
 
         # Products this small take longer with several threads, and far longer on a busy machine.
         with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = [
                 (
                     pool.submit(trees, rows),
-                    [pool.submit(network, rows, number) for number in range(self.networks)],
+                    [pool.submit(network, rows, scaling, n) for n in range(self.networks)],
                 )
-                for rows in parts
+                for rows, scaling in zip(parts, scalings, strict=True)
             ]
-            return [(one.result(), tuple(n.result() for n in some)) for one, some in jobs]
+            return [
+                (one.result(), Networks(scaling, tuple(n.result() for n in some)) if some else None)
+                for (one, some), scaling in zip(jobs, scalings, strict=True)
+            ]
 
     def _train(self, matrix: FloatArray, target: FloatArray) -> lightgbm.Booster:
         import lightgbm
@@ -290,7 +295,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 def _best_share(trees: FloatArray, networks: FloatArray, target: FloatArray) -> float:
     """The part of the networks' log ratios [n], beside those of trees, with the least error."""
-    mixtures = [Networks((), share).beside(trees, networks) for share in _SHARES]
+    mixtures = [mixed(trees, networks, share) for share in _SHARES]
     errors = [np.abs(settled(np.exp(mixture - target)) - 1.0).mean() for mixture in mixtures]
     return _SHARES[int(np.argmin(errors))]
 

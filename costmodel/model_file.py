@@ -31,8 +31,8 @@ _T = TypeVar("_T")
 SUFFIX: Final = ".fusewise.json"
 _FORMAT: Final = "fusewise cost model"
 #: 2: the difficulty and what is familiar came in; 3: trees see the terms of the roofline; 4: there
-#: are networks beside them.
-FORMAT_VERSION: Final = 4
+#: are networks beside them; 5: these share a scale.
+FORMAT_VERSION: Final = 5
 _TRAIN: Final = "train a model with train-costmodel, or choose another file"
 
 

@@ -6,20 +6,22 @@ is a plain one: sums, of which what is below nought is cut off, layer upon layer
 Nair and Hinton 2010).
 
 Each input, weight and sum that is passed on is a multiple of a power of two, and bounded, so that
-every sum of products is exact in 64-bit floats: in whatever order and with whatever instructions a
-library of linear algebra adds, the result has the same bits. Predicts only; ``network_fit`` fits.
+every sum of products is exact in 64-bit floats, and mostly in 32-bit ones, which take half as long:
+in whatever order and with whatever instructions a library of linear algebra adds, the result has
+the same bits. Predicts only; ``network_fit`` fits.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.settled import settled
 
 
 class Grid(NamedTuple):
@@ -52,11 +54,15 @@ class Grid(NamedTuple):
         return -most, most
 
 
-#: What is put in, in standard deviations; what layers pass on; and weights. A product has 18 + 16
-#: bits at most, a 64-bit float 53: sums of half a million products are exact.
-INPUTS: Final = Grid(12, 4.0)
-PASSED: Final = Grid(12, 64.0)
-WEIGHTS: Final = Grid(14, 4.0)
+#: What is put in, in standard deviations; what layers pass on; and weights. A product has 9 + 12
+#: bits at most, a 64-bit float 53. Weights of which several count are small: then 24 bits will do.
+INPUTS: Final = Grid(7, 4.0)
+PASSED: Final = Grid(6, 8.0)
+WEIGHTS: Final = Grid(10, 4.0)
+#: Whole numbers up to this, and no larger ones, are all 32-bit floats.
+_SINGLE: Final = float(1 << 24)
+#: Added to deviations, so that columns that are all but constant do not fill the grid.
+_LEAST_DEVIATION: Final = 1e-3
 #: Points between the usual kernel and the one at hand at which slopes are taken.
 _STEPS: Final = 64
 
@@ -70,12 +76,57 @@ class Layer(msgspec.Struct, frozen=True, array_like=True):
     offsets: tuple[int, ...]
 
 
+class _Sums(NamedTuple):
+    """A layer in ticks, of 32 bits where no sum needs more."""
+
+    #: [inputs, sums].
+    weights: npt.NDArray[Any]
+    offsets: npt.NDArray[Any]
+    #: Of a sum.
+    tick: float
+
+    @classmethod
+    def of(cls, layer: Layer, comes_in: Grid) -> _Sums:
+        """``layer``, into which multiples of a grid come."""
+        weights = np.array(layer.weights, dtype=np.float64).T
+        offsets = np.array(layer.offsets, dtype=np.float64) * (1 << comes_in.bits)
+        largest = np.abs(weights).sum(axis=0) * comes_in.ends[1] + np.abs(offsets)
+        kind = np.float32 if (largest <= _SINGLE).all() else np.float64
+        tick = comes_in.tick * WEIGHTS.tick
+        return cls(np.ascontiguousarray(weights, dtype=kind), offsets.astype(kind), tick)
+
+    def __call__(self, passed: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        sums: npt.NDArray[Any] = passed.astype(self.weights.dtype, copy=False) @ self.weights
+        sums += self.offsets
+        return sums
+
+
+class Scaling(msgspec.Struct, frozen=True, dict=True):
+    """How columns are brought to one scale: standard deviations from the mean kernel."""
+
+    #: Of each column, what is subtracted, and what is then multiplied by.
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    @classmethod
+    def of(cls, matrix: FloatArray) -> Scaling:
+        """That of rows [n, D] to be trained on."""
+        scale = 1.0 / (matrix.std(axis=0) + _LEAST_DEVIATION)
+        return cls(tuple(settled(matrix.mean(axis=0)).tolist()), tuple(settled(scale).tolist()))
+
+    def inputs(self, matrix: FloatArray) -> FloatArray:
+        """Rows [n, D] as networks see them: multiples of :data:`INPUTS`, counted."""
+        centre, scale = self._arrays
+        return INPUTS.ticks((matrix - centre) * scale)
+
+    @cached_property
+    def _arrays(self) -> tuple[FloatArray, FloatArray]:
+        return np.array(self.centre), np.array(self.scale)
+
+
 class Network(msgspec.Struct, frozen=True, dict=True):
     """Layers, the last of which has a single sum: the log of time over roofline."""
 
-    #: Of each column that it sees, what is subtracted, and what is then multiplied by.
-    centre: tuple[float, ...]
-    scale: tuple[float, ...]
     layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:
@@ -84,31 +135,35 @@ class Network(msgspec.Struct, frozen=True, dict=True):
         Raises:
             ValueError: which do not.
         """
-        widths = [len(self.centre), *(len(layer.offsets) for layer in self.layers)]
-        shapes = [{len(row) for row in layer.weights} for layer in self.layers]
-        fits = all(
-            len(layer.weights) == after and shape == {before}
-            for layer, shape, (before, after) in zip(
-                self.layers, shapes, pairwise(widths), strict=True
-            )
-        )
-        if not fits or widths[-1] != 1 or len(self.scale) != len(self.centre):
+        widths = [len(layer.offsets) for layer in self.layers]
+        inputs = [{len(row) for row in layer.weights} for layer in self.layers]
+        sums = [len(layer.weights) for layer in self.layers]
+        if (
+            sums != widths
+            or widths[-1:] != [1]
+            or any(len(each) != 1 for each in inputs)
+            or any(each != {width} for width, each in zip(widths, inputs[1:], strict=False))
+        ):
             raise ValueError(f"a network whose layers do not fit upon each other: {widths}")
 
-    def predict(self, matrix: FloatArray) -> FloatArray:
-        """Log ratios, shape [n], of rows [n, D]."""
-        # In ticks, which saves going to and fro; of inputs and what is passed on they are equal.
-        *layers, (weights, offsets) = self._ticks
-        passed = INPUTS.ticks(self._deviations(matrix))
-        for inner, shift in layers:
-            sums = passed @ inner
-            sums += shift
-            sums *= WEIGHTS.tick
-            passed = np.rint(np.clip(sums, 0.0, PASSED.ends[1], out=sums), out=sums)
-        ratio: FloatArray = (passed @ weights + offsets)[:, 0]
-        return ratio * (WEIGHTS.tick * PASSED.tick)
+    @property
+    def columns(self) -> int:
+        """Columns that it sees."""
+        return len(self.layers[0].weights[0])
 
-    def contributions(self, matrix: FloatArray) -> FloatArray:
+    def predict(self, inputs: FloatArray) -> FloatArray:
+        """Log ratios, shape [n], of rows [n, D] as :meth:`Scaling.inputs` gives them."""
+        # In ticks, which saves going to and fro.
+        *layers, last = self._ticks
+        passed = inputs
+        for sums_of in layers:
+            sums = sums_of(passed)
+            sums *= sums.dtype.type(sums_of.tick / PASSED.tick)
+            passed = np.rint(np.clip(sums, 0.0, PASSED.ends[1], out=sums), out=sums)
+        ratio: FloatArray = last(passed)[:, 0].astype(np.float64) * last.tick
+        return ratio
+
+    def contributions(self, inputs: FloatArray) -> FloatArray:
         """What each column adds to the log ratio, shape [n, D + 1], the usual kernel's ratio last.
 
         Slopes along the straight line from the mean of all kernels trained on to the row, times the
@@ -116,21 +171,21 @@ class Network(msgspec.Struct, frozen=True, dict=True):
         what rounding does, stands with the usual kernel, so that rows add up.
 
         Args:
-            matrix: rows [n, D].
+            inputs: rows [n, D], as :meth:`predict` takes them.
         """
-        inputs = INPUTS.nearest(self._deviations(matrix))
+        told = inputs * INPUTS.tick
         middles = (np.arange(_STEPS) + 0.5) / _STEPS
-        slopes = np.zeros_like(inputs)
+        slopes = np.zeros_like(told)
         for part in middles:
-            slopes += self._slopes(inputs * part)
-        found = inputs * slopes / _STEPS
-        usual = self.predict(matrix) - found.sum(axis=1)
+            slopes += self._slopes(told * part)
+        found = told * slopes / _STEPS
+        usual = self.predict(inputs) - found.sum(axis=1)
         return np.column_stack([found, usual])
 
-    def _slopes(self, inputs: FloatArray) -> FloatArray:
-        """Of the log ratio along each input, at ``inputs`` [n, D]."""
+    def _slopes(self, told: FloatArray) -> FloatArray:
+        """Of the log ratio along each input, at ``told`` [n, D]."""
         layers = self._arrays
-        passed, gone_on = inputs, []
+        passed, gone_on = told, []
         for weights, offsets in layers[:-1]:
             sums = passed @ weights + offsets
             gone_on.append(sums > 0.0)
@@ -140,47 +195,57 @@ class Network(msgspec.Struct, frozen=True, dict=True):
             slope = (slope * on) @ weights.T
         return slope
 
-    def _deviations(self, matrix: FloatArray) -> FloatArray:
-        centre, scale = self._seen
-        return (matrix - centre) * scale
-
     @cached_property
-    def _seen(self) -> tuple[FloatArray, FloatArray]:
-        return np.array(self.centre), np.array(self.scale)
-
-    @cached_property
-    def _ticks(self) -> list[tuple[FloatArray, FloatArray]]:
-        """Of each layer the weights, [inputs, sums], and what is added, in ticks of a product."""
-        return [
-            (
-                np.array(layer.weights, dtype=np.float64).T.copy(),
-                np.array(layer.offsets, dtype=np.float64) * (1 << PASSED.bits),
-            )
-            for layer in self.layers
-        ]
+    def _ticks(self) -> list[_Sums]:
+        first, *others = self.layers
+        return [_Sums.of(first, INPUTS), *(_Sums.of(layer, PASSED) for layer in others)]
 
     @cached_property
     def _arrays(self) -> list[tuple[FloatArray, FloatArray]]:
-        """The same as numbers."""
-        both = WEIGHTS.tick * PASSED.tick
-        return [(weights * WEIGHTS.tick, added * both) for weights, added in self._ticks]
+        """Weights, [inputs, sums], and what is added, as numbers."""
+        return [
+            (
+                np.array(layer.weights, dtype=np.float64).T * WEIGHTS.tick,
+                np.array(layer.offsets, dtype=np.float64) * WEIGHTS.tick,
+            )
+            for layer in self.layers
+        ]
 
 
 class Networks(msgspec.Struct, frozen=True):
     """Networks from different first weights, and how much of their mean is taken beside trees."""
 
+    scaling: Scaling
     members: tuple[Network, ...]
     #: From 0 to 1; the rest is the trees'.
     share: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuse members that see other columns.
+
+        Raises:
+            ValueError: which do, or there is none.
+        """
+        columns = {one.columns for one in self.members}
+        seen = {len(self.scaling.centre), len(self.scaling.scale)}
+        if columns != seen or len(seen) != 1:
+            raise ValueError(f"networks of {columns or 'no'} columns, scaled are {seen}")
+
     def ratio(self, matrix: FloatArray) -> FloatArray:
         """Mean of the members' log ratios, shape [n], of rows [n, D]."""
-        return np.asarray(np.mean([one.predict(matrix) for one in self.members], axis=0))
+        inputs = self.scaling.inputs(matrix)
+        return np.asarray(np.mean([one.predict(inputs) for one in self.members], axis=0))
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
         """Mean of the members' :meth:`Network.contributions`, shape [n, D + 1]."""
-        return np.asarray(np.mean([one.contributions(matrix) for one in self.members], axis=0))
+        inputs = self.scaling.inputs(matrix)
+        return np.asarray(np.mean([one.contributions(inputs) for one in self.members], axis=0))
 
     def beside(self, trees: FloatArray, own: FloatArray) -> FloatArray:
         """What ``trees`` say and what these say of their ``own``, of any shape, together."""
-        return (1.0 - self.share) * trees + self.share * own
+        return mixed(trees, own, self.share)
+
+
+def mixed(trees: FloatArray, networks: FloatArray, share: float) -> FloatArray:
+    """What both say, of any shape, with so great a share of the networks."""
+    return (1.0 - share) * trees + share * networks

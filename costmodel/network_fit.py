@@ -19,13 +19,12 @@ import numpy.typing as npt
 
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.network import INPUTS, PASSED, WEIGHTS, Grid, Layer, Network
-from fusewise.costmodel.settled import settled
 
-#: Slopes of the loss: summed over 512 rows, with what is passed on, they have 23 + 18 + 9 bits.
+#: Slopes of the loss: summed over 512 rows, with what is passed on, they have 23 + 9 + 9 bits.
 _SLOPES: Final = Grid(20, 8.0)
 #: Layers but the last, and sums of each: as many as the root of the rows, within these.
 _LAYERS: Final = 3
-_LEAST_WIDTH, _MOST_WIDTH = 16, 112
+_LEAST_WIDTH, _MOST_WIDTH = 16, 160
 #: Rows of a step: a part of all of them, that small data gets as many steps for each row, at most.
 _ROWS_OF_A_STEP: Final = (16, 512)
 _STEPS_AT_LEAST: Final = 8
@@ -39,8 +38,6 @@ _LEFT_OUT: Final = 16
 _MAKES_UP: Final = 256 / (256 - _LEFT_OUT)
 #: Adam's: how much of the last mean slope and mean square is kept, and what bounds a step.
 _KEPT_SLOPE, _KEPT_SQUARE, _LEAST_ROOT = 0.9, 0.999, 1e-8
-#: Added to deviations, so that columns that are all but constant do not fill the grid.
-_LEAST_DEVIATION: Final = 1e-3
 
 #: Slope of the loss along each ratio [n] that was guessed for a target [n].
 Slope = Callable[[FloatArray, FloatArray], FloatArray]
@@ -48,20 +45,18 @@ Rows = npt.NDArray[np.intp]
 
 
 def fit_network(
-    matrix: FloatArray, target: FloatArray, slope: Slope, *, epochs: int, seed: tuple[int, ...]
+    inputs: FloatArray, target: FloatArray, slope: Slope, *, epochs: int, seed: tuple[int, ...]
 ) -> Network:
-    """A network that guesses ``target`` [n] from ``matrix`` [n, D].
+    """A network that guesses ``target`` [n] from ``inputs`` [n, D].
 
     Args:
-        matrix: what it sees, finite.
+        inputs: what it sees, as ``Scaling.inputs`` gives it.
         target: what it shall guess, finite; within a few units of nought.
         slope: of the loss.
         epochs: times that it goes through the rows.
         seed: of the first weights, the order of the rows and what is left out.
     """
-    centre = settled(matrix.mean(axis=0))
-    scale = settled(1.0 / (matrix.std(axis=0) + _LEAST_DEVIATION))
-    inputs = INPUTS.nearest((matrix - centre) * scale)
+    inputs = inputs * INPUTS.tick
     chance = np.random.default_rng(seed)
     width = min(max(math.isqrt(len(inputs)), _LEAST_WIDTH), _MOST_WIDTH)
     fitting = _Fitting.start(inputs.shape[1], width, chance)
@@ -77,7 +72,7 @@ def fit_network(
         Layer(_ticks(weights.T), _ticks(offsets[None])[0])
         for weights, offsets in zip(fitting.weights, fitting.offsets, strict=True)
     )
-    return Network(tuple(centre.tolist()), tuple(scale.tolist()), layers)
+    return Network(layers)
 
 
 @dataclass

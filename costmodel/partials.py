@@ -18,6 +18,7 @@ from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.geometry import STAYS, Walk, walk
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.layout import LINE_BYTES, SECTOR_BYTES
+from fusewise.costmodel.means import loop_powers
 from fusewise.costmodel.operations import (
     CLASSES,
     INDEX_REDUCTIONS,
@@ -84,6 +85,8 @@ LARGEST: Final = (
     "column_run",
     "atomic_hits",
     "atomic_crowd",
+    "loop_power",
+    "next_power",
 )
 #: Columns that are a minimum over the nodes.
 SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
@@ -267,6 +270,7 @@ def node_extremes(node: Node, *, along: bool = False) -> list[float]:
         read.run if reduction and read.across else 0,
         max(map(_hits, atomic), default=0),
         max((_line_turns(a, loops, along=along) for a in atomic), default=0),
+        *loop_powers(node),
     ]
     smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]

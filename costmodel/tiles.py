@@ -81,6 +81,51 @@ class Tile(NamedTuple):
     spread: float
     #: Values that a turn of the loop loads from new places.
     turn_loads: int
+    #: Positions of the results along each dimension, the inner first, and along the reduction; the
+    #: part of them that a block takes; and whether a warp goes along the reduction.
+    extents: tuple[int, ...]
+    length: int
+    block: Block
+    inner: bool
+
+
+class Moved(NamedTuple):
+    """What the blocks of a kernel move by one access."""
+
+    #: Sectors that a block touches, loads that its warps issue, sectors of one of these, and lines
+    #: that they lie in.
+    each: float
+    issued: float
+    asked: float
+    apart: float
+    #: How often, in all blocks and their turns.
+    times: float
+
+
+def moved_by(
+    m: Mover, extents: Sequence[int], length: int, block: Block, programs: float, turns: float
+) -> Moved:
+    """What ``programs`` blocks, each of so many ``turns``, move by the access ``m``."""
+    full = length > 1 and m.total > math.prod(extents)
+    sections = _across(tuple(extents), block.across)
+    if full:
+        sections = ((float(length), float(min(block.along, length))), *sections)
+    each, issued, asked, apart = _moves(m.layout, sections)
+    if m.layout.looked_up:
+        # However many look up, they find no more than there is.
+        most = m.bytes / SECTOR_BYTES + 1.0
+        each, asked = min(each, most), min(asked, most)
+        apart = min(apart, m.bytes / LINE_BYTES + 1.0)
+    return Moved(each, issued, asked, apart, programs * (turns if full else 1) * m.part)
+
+
+@lru_cache(maxsize=1 << 12)
+def _across(extents: tuple[int, ...], across: tuple[int, ...]) -> tuple[Section, ...]:
+    """The sections of the results that a block takes so much of."""
+    return tuple(
+        (float(extent), float(min(part, extent)))
+        for extent, part in zip(extents, across, strict=True)
+    )
 
 
 def tile_of(
@@ -222,11 +267,6 @@ def _tile(
         programs *= math.ceil(extent / part)
     turns = math.ceil(length / block.along)
     rows = math.prod(extents)
-    across = tuple(
-        (float(extent), float(min(part, extent)))
-        for extent, part in zip(extents, block.across, strict=True)
-    )
-    whole = ((float(length), float(min(block.along, length))), *across)
     sectors = stored = issued = wavefronts = lines = requests = spread = 0.0
     turn_loads = 0
     for m in movers:
@@ -234,14 +274,9 @@ def _tile(
             continue
         full = length > 1 and m.total > rows
         turn_loads += (length == 1 or (full and not m.layout.rests)) and not m.written
-        sections = whole if full else across
-        each, instructions, asked, apart = _moves(m.layout, sections)
-        if m.layout.looked_up:
-            # However many look up, they find no more than there is.
-            most = m.bytes / SECTOR_BYTES + 1.0
-            each, asked = min(each, most), min(asked, most)
-            apart = min(apart, m.bytes / LINE_BYTES + 1.0)
-        times = programs * (turns if full else 1) * m.part
+        each, instructions, asked, apart, times = moved_by(
+            m, extents, length, block, programs, turns
+        )
         instructions *= times
         issued += instructions
         wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
@@ -276,6 +311,10 @@ def _tile(
         requests=requests,
         spread=spread,
         turn_loads=turn_loads,
+        extents=tuple(extents),
+        length=length,
+        block=block,
+        inner=inner,
     )
 
 

@@ -18,7 +18,8 @@ computed from the problem alone; no code is generated for them. A model and a st
 the version that they were made with, and one of another version is refused.
 
 Units: `log2` columns hold log2(1 + x), since sizes span decades and trees split on order only;
-`share` columns lie in 0 to 1; `count` and `flag` columns hold plain numbers.
+`share` columns lie in 0 to 1; `count` and `flag` columns hold plain numbers. `doublings` columns
+hold means or sums of log2(1 + x) over several accesses or nodes.
 
 | column | name | unit | definition |
 | ---: | --- | --- | --- |

@@ -14,18 +14,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusewise.costmodel.interface import FloatArray
-from fusewise.costmodel.network import INPUTS, WEIGHTS, Grid, Layer, Network, Networks
+from fusewise.costmodel.network import (
+    INPUTS,
+    PASSED,
+    WEIGHTS,
+    Grid,
+    Layer,
+    Network,
+    Networks,
+    Scaling,
+)
 from fusewise.costmodel.network_fit import fit_network
 from fusewise.costmodel.objective import slope_of
 
 _FIT = """
 import sys
 import numpy as np
+from fusewise.costmodel.network import Scaling
 from fusewise.costmodel.network_fit import fit_network
 from fusewise.costmodel.objective import slope_of
 chance = np.random.default_rng(5)
 rows = chance.normal(size=(700, 6))
-network = fit_network(rows, np.sin(rows[:, 0]), slope_of, epochs=3, seed=(1,))
+inputs = Scaling.of(rows).inputs(rows)
+network = fit_network(inputs, np.sin(rows[:, 0]), slope_of, epochs=3, seed=(1,))
 import msgspec
 sys.stdout.buffer.write(msgspec.json.encode(network))
 """
@@ -37,9 +48,16 @@ def sample(n: int, seed: int) -> tuple[FloatArray, FloatArray]:
     return rows, 0.3 * np.tanh(rows[:, 0]) + 0.1 * rows[:, 1] - np.maximum(rows[:, 2] - 2.0, 0.0)
 
 
+def fitted(rows: FloatArray, target: FloatArray, *, epochs: int, seed: int) -> Networks:
+    """A single network."""
+    scaling = Scaling.of(rows)
+    inputs = scaling.inputs(rows)
+    return Networks(scaling, (fit_network(inputs, target, slope_of, epochs=epochs, seed=(seed,)),))
+
+
 @pytest.fixture(scope="module")
-def network() -> Network:
-    return fit_network(*sample(2000, 1), slope_of, epochs=15, seed=(3,))
+def networks() -> Networks:
+    return fitted(*sample(2000, 1), epochs=15, seed=3)
 
 
 @given(
@@ -57,74 +75,103 @@ def test_a_grid_takes_the_nearest_within_its_ends(values: list[float], bits: int
     np.testing.assert_array_equal(grid.nearest(found), found)
 
 
-def test_it_learns_what_is_smooth(network: Network):
+def test_it_learns_what_is_smooth(networks: Networks):
     rows, target = sample(500, 2)
-    error = np.abs(network.predict(rows) - target).mean()
+    error = np.abs(networks.ratio(rows) - target).mean()
     assert error < 0.2 * np.abs(target - target.mean()).mean()
 
 
-def test_the_order_of_a_sum_changes_no_bit(network: Network):
+def test_the_order_of_a_sum_changes_no_bit(networks: Networks):
     rows, _ = sample(300, 4)
+    [network] = networks.members
     order = np.random.default_rng(0).permutation(len(network.layers[0].offsets))
     first, second, *others = network.layers
-    turned = msgspec.structs.replace(
-        network,
-        layers=(
+    turned = Network(
+        (
             Layer(
                 tuple(first.weights[at] for at in order), tuple(first.offsets[at] for at in order)
             ),
             Layer(tuple(tuple(row[at] for at in order) for row in second.weights), second.offsets),
             *others,
-        ),
+        )
     )
     assert turned != network
-    np.testing.assert_array_equal(turned.predict(rows), network.predict(rows))
+    inputs = networks.scaling.inputs(rows)
+    np.testing.assert_array_equal(turned.predict(inputs), network.predict(inputs))
     # Products of single rows go by other code than those of many.
-    alone = [network.predict(row[None])[0] for row in rows]
-    np.testing.assert_array_equal(alone, network.predict(rows))
+    alone = [networks.ratio(row[None])[0] for row in rows]
+    np.testing.assert_array_equal(alone, networks.ratio(rows))
+
+
+def by_whole_numbers(network: Network, inputs: FloatArray) -> list[float]:
+    """What it says of ``inputs``, in whole numbers of any size."""
+    found = []
+    for row in inputs:
+        passed = [int(tick) for tick in row]
+        bits = INPUTS.bits
+        for layer in network.layers:
+            sums = [
+                sum(w * p for w, p in zip(weights, passed, strict=True)) + (offset << bits)
+                for weights, offset in zip(layer.weights, layer.offsets, strict=True)
+            ]
+            shift = bits + WEIGHTS.bits - PASSED.bits
+            passed = [round(min(max(s / (1 << shift), 0), PASSED.ends[1])) for s in sums]
+            bits = PASSED.bits if len(sums) > 1 else bits
+        found.append(sums[0] / (1 << (bits + WEIGHTS.bits)))
+    return found
+
+
+@pytest.mark.parametrize("weight", [3, 4096])
+def test_sums_are_exact_in_floats_of_either_size(networks: Networks, weight: int):
+    """Of large weights a sum takes more bits than 32-bit floats have."""
+    [network] = networks.members
+    first, *others = network.layers
+    larger = tuple(tuple(w * weight for w in row) for row in first.weights)
+    inputs = networks.scaling.inputs(sample(40, 11)[0])
+    for each in (network, Network((Layer(larger, first.offsets), *others))):
+        np.testing.assert_array_equal(each.predict(inputs), by_whole_numbers(each, inputs))
 
 
 @pytest.mark.parametrize("core", ["Nehalem", "Haswell"])
 def test_instructions_of_other_processors_fit_the_same_network(core: str):
-    def fitted(**more: str) -> bytes:
+    def written(**more: str) -> bytes:
         command = [sys.executable, "-c", _FIT]
         environment = {**os.environ, **more}
         return subprocess.run(command, env=environment, check=True, capture_output=True).stdout
 
-    assert fitted(OPENBLAS_CORETYPE=core) == fitted() != b""
+    assert written(OPENBLAS_CORETYPE=core) == written() != b""
 
 
 def test_seeds_decide_and_few_rows_are_enough():
     rows, target = sample(40, 6)
-    first, again, other = (
-        fit_network(rows, target, slope_of, epochs=2, seed=(seed,)) for seed in (1, 1, 2)
-    )
+    first, again, other = (fitted(rows, target, epochs=2, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
-    assert np.isfinite(other.predict(rows)).all()
+    assert np.isfinite(other.ratio(rows)).all()
 
 
 def test_contributions_add_up_and_what_is_constant_has_none():
     rows, target = sample(1500, 7)
     rows[:, 4] = 1.0
-    network = fit_network(rows, target, slope_of, epochs=15, seed=(1,))
-    told = network.contributions(rows[:50])
-    ratio = network.predict(rows[:50])
+    networks = fitted(rows, target, epochs=15, seed=1)
+    told = networks.contributions(rows[:50])
+    ratio = networks.ratio(rows[:50])
     np.testing.assert_allclose(told.sum(axis=1), ratio, atol=1e-9)
     assert (told[:, 4] == 0.0).all()
     # What steps leave over is little beside what columns add.
-    usual = network.predict(np.array(network.centre)[None])
+    usual = networks.ratio(np.array(networks.scaling.centre)[None])
     assert np.abs(told[:, -1] - usual).mean() < 0.1 * np.abs(ratio).mean()
-    whole = Networks((network, network), 0.25)
+    whole = Networks(networks.scaling, 2 * networks.members, 0.25)
     np.testing.assert_allclose(
         whole.beside(np.zeros(50), whole.contributions(rows[:50]).sum(axis=1)), ratio / 4, atol=1e-9
     )
 
 
-def test_far_off_inputs_are_taken_for_the_farthest_known(network: Network):
+def test_far_off_inputs_are_taken_for_the_farthest_known(networks: Networks):
     rows, _ = sample(5, 8)
-    far = (INPUTS.most + 1.0) / np.array(network.scale) + np.array(network.centre)
-    np.testing.assert_array_equal(network.predict(far[None]), network.predict(far[None] * 1e6))
-    assert len(network.predict(rows[:0])) == 0
+    scaling = networks.scaling
+    far = (INPUTS.most + 1.0) / np.array(scaling.scale) + np.array(scaling.centre)
+    np.testing.assert_array_equal(networks.ratio(far[None]), networks.ratio(far[None] * 1e6))
+    assert len(networks.ratio(rows[:0])) == 0
 
 
 @pytest.mark.parametrize(
@@ -134,17 +181,27 @@ def test_far_off_inputs_are_taken_for_the_farthest_known(network: Network):
         (Layer(((1, 2),), (0,)), Layer(((1, 2),), (0,))),
         (Layer(((1, 2), (3, 4)), (0, 0)),),
         (Layer(((1, 2),), (0, 1)),),
+        (Layer(((1, 2), (3,)), (0, 0)), Layer(((1, 2),), (0,))),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(layers: tuple[Layer, ...]):
     with pytest.raises(ValueError, match="do not fit"):
-        Network((0.0, 0.0), (1.0, 1.0), layers)
+        Network(layers)
 
 
-def test_it_is_the_same_after_being_written(network: Network, tmp_path: Path):
-    path = tmp_path / "network"
-    path.write_bytes(msgspec.json.encode(network))
-    read = msgspec.json.decode(path.read_bytes(), type=Network)
-    assert read == network
-    most = max(abs(w) for layer in read.layers for row in layer.weights for w in row)
+def test_members_of_other_columns_are_refused():
+    member = Network((Layer(((1, 2),), (0,)),))
+    assert Networks(Scaling((0.0, 0.0), (1.0, 1.0)), (member,))
+    for centre, members in (((0.0,), (member,)), ((0.0, 0.0), ())):
+        with pytest.raises(ValueError, match="columns"):
+            Networks(Scaling(centre, (1.0, 1.0)), members)
+
+
+def test_they_are_the_same_after_being_written(networks: Networks, tmp_path: Path):
+    path = tmp_path / "networks"
+    path.write_bytes(msgspec.json.encode(networks))
+    read = msgspec.json.decode(path.read_bytes(), type=Networks)
+    assert read == networks
+    [network] = read.members
+    most = max(abs(w) for layer in network.layers for row in layer.weights for w in row)
     assert most <= WEIGHTS.ends[1]
