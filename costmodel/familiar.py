@@ -9,6 +9,7 @@ Nothing here predicts a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -93,7 +94,7 @@ _DEVICE_MARGIN: Final = 0.4
 _DEVICE: Final = [i for name, i in COLUMN.items() if name == "is_cuda" or name[:7] == "device_"]
 
 
-class Familiar(msgspec.Struct, frozen=True, eq=False):
+class Familiar(msgspec.Struct, frozen=True, eq=False, dict=True):
     """What a model has seen of kernels. Codes are sums of the bits of questions answered yes."""
 
     #: Range of each feature within which the trees may be asked, length F.
@@ -115,9 +116,9 @@ class Familiar(msgspec.Struct, frozen=True, eq=False):
         ``features`` [n, F] with the natural logs of their roofline times [n] in microseconds.
         """
         codes = signatures(features)
-        within = (features >= np.array(self.lowest)) & (features <= np.array(self.highest))
-        known: npt.NDArray[np.bool_] = np.asarray(within.all(axis=1))
-        known &= np.isin(_placed(codes, features), np.array(self.patterns, dtype=np.int64))
+        low, high = self._range
+        known: npt.NDArray[np.bool_] = np.asarray(((features >= low) & (features <= high)).all(1))
+        known &= _among(_placed(codes, features), np.array(self.patterns, dtype=np.int64))
         known &= (codes & self.always) == self.always
         known &= (codes & self.never) == 0
         kinds = np.array(self.kinds, dtype=np.int64)
@@ -133,8 +134,20 @@ class Familiar(msgspec.Struct, frozen=True, eq=False):
     def known_device(self, features: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether rows of ``features`` [n, F] are of a device like those trained on, shape [n]."""
         device = features[:, _DEVICE]
-        low, high = np.array(self.lowest)[_DEVICE], np.array(self.highest)[_DEVICE]
-        return np.asarray(((device >= low) & (device <= high)).all(axis=1))
+        low, high = self._range
+        return np.asarray(((device >= low[_DEVICE]) & (device <= high[_DEVICE])).all(axis=1))
+
+    @cached_property
+    def _range(self) -> tuple[FloatArray, FloatArray]:
+        return np.array(self.lowest), np.array(self.highest)
+
+
+def _among(codes: Codes, known: Codes) -> npt.NDArray[np.bool_]:
+    """Which of ``codes`` [n] are among those ``known``, which ascend."""
+    if not len(known):
+        return np.zeros(len(codes), dtype=bool)
+    found = known[np.minimum(np.searchsorted(known, codes), len(known) - 1)]
+    return np.asarray(found == codes)
 
 
 def signatures(features: FloatArray) -> Codes:

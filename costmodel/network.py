@@ -77,23 +77,24 @@ class Layer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Sums(NamedTuple):
-    """A layer in ticks, of 32 bits where no sum needs more."""
+    """A layer, of 32 bits where no sum needs more. Sums are counted in ticks of :data:`PASSED`.
+
+    Their own ticks are finer by a power of two, which takes no bits of a float.
+    """
 
     #: [inputs, sums].
     weights: npt.NDArray[Any]
     offsets: npt.NDArray[Any]
-    #: Of a sum.
-    tick: float
 
     @classmethod
     def of(cls, layer: Layer, comes_in: Grid) -> _Sums:
-        """``layer``, into which multiples of a grid come."""
+        """``layer``, into which ticks of a grid come."""
         weights = np.array(layer.weights, dtype=np.float64).T
         offsets = np.array(layer.offsets, dtype=np.float64) * (1 << comes_in.bits)
         largest = np.abs(weights).sum(axis=0) * comes_in.ends[1] + np.abs(offsets)
         kind = np.float32 if (largest <= _SINGLE).all() else np.float64
-        tick = comes_in.tick * WEIGHTS.tick
-        return cls(np.ascontiguousarray(weights, dtype=kind), offsets.astype(kind), tick)
+        tick = comes_in.tick * WEIGHTS.tick / PASSED.tick
+        return cls(np.ascontiguousarray(weights * tick, dtype=kind), (offsets * tick).astype(kind))
 
     def __call__(self, passed: npt.NDArray[Any]) -> npt.NDArray[Any]:
         sums: npt.NDArray[Any] = passed.astype(self.weights.dtype, copy=False) @ self.weights
@@ -117,11 +118,15 @@ class Scaling(msgspec.Struct, frozen=True, dict=True):
     def inputs(self, matrix: FloatArray) -> FloatArray:
         """Rows [n, D] as networks see them: multiples of :data:`INPUTS`, counted."""
         centre, scale = self._arrays
-        return INPUTS.ticks((matrix - centre) * scale)
+        inputs = matrix - centre
+        inputs *= scale
+        np.rint(inputs, out=inputs)
+        return np.clip(inputs, *INPUTS.ends, out=inputs)
 
     @cached_property
     def _arrays(self) -> tuple[FloatArray, FloatArray]:
-        return np.array(self.centre), np.array(self.scale)
+        """What is subtracted, and what then makes it ticks of the grid."""
+        return np.array(self.centre), np.array(self.scale) / INPUTS.tick
 
 
 class Network(msgspec.Struct, frozen=True, dict=True):
@@ -158,9 +163,8 @@ class Network(msgspec.Struct, frozen=True, dict=True):
         passed = inputs
         for sums_of in layers:
             sums = sums_of(passed)
-            sums *= sums.dtype.type(sums_of.tick / PASSED.tick)
             passed = np.rint(np.clip(sums, 0.0, PASSED.ends[1], out=sums), out=sums)
-        ratio: FloatArray = last(passed)[:, 0].astype(np.float64) * last.tick
+        ratio: FloatArray = last(passed)[:, 0].astype(np.float64) * PASSED.tick
         return ratio
 
     def contributions(self, inputs: FloatArray) -> FloatArray:

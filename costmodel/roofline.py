@@ -29,7 +29,8 @@ from fusewise.schedule.errors import ModelError
 #: for; this one is made for no device in particular.
 INTERVAL_FACTOR: Final = 4.0
 
-_LOGARITHMIC: Final = frozenset(f.name for f in FEATURES if f.unit.startswith("log2"))
+#: Columns that hold logarithms.
+_LOGARITHMIC: Final = [i for i, f in enumerate(FEATURES) if f.unit.startswith("log2")]
 
 
 def check_features(features: FloatArray, subject: str) -> None:
@@ -76,15 +77,13 @@ def roofline_parts(features: FloatArray, profile: DeviceProfile | None = None) -
 
     given = {} if profile is None else device_amounts(profile)
 
+    columns = _plain(features)
+
     def amount(name: str) -> FloatArray:
         if name in given:
             return np.full(len(features), given[name])
-        # Contiguous, as numpy rounds exp2 of a strided array otherwise than of a single number.
-        column: FloatArray = np.ascontiguousarray(features[:, COLUMN[name]])
-        if name not in _LOGARITHMIC:
-            return column
-        # What is not there must not seem to be by the last bit of a power.
-        return without_last_bits(np.exp2(column)) - 1.0
+        column: FloatArray = columns[COLUMN[name]]
+        return column
 
     def rate(name: str) -> FloatArray:
         # 10^9 a second are 10^3 a microsecond.
@@ -95,6 +94,16 @@ def roofline_parts(features: FloatArray, profile: DeviceProfile | None = None) -
         return cpu_parts(amount, rate)
     found = cuda_parts(amount, rate)
     return found if cuda.all() else found.where(cuda, cpu_parts(amount, rate))
+
+
+def _plain(features: FloatArray) -> FloatArray:
+    """Columns [F, n] of ``features`` [n, F] as plain numbers, to be read only."""
+    # Contiguous, as numpy rounds exp2 of a strided array otherwise than of a single number.
+    columns: FloatArray = np.array(features.T, dtype=np.float64, order="C")
+    # What is not there must not seem to be by the last bit of a power.
+    columns[_LOGARITHMIC] = without_last_bits(np.exp2(columns[_LOGARITHMIC])) - 1.0
+    columns.flags.writeable = False
+    return columns
 
 
 class Roofline:
