@@ -97,7 +97,7 @@ def amounts(features: FloatArray) -> dict[str, float]:
     """Values of one group's ``features`` [F] in plain units: bytes, operations, counts, shares."""
     plain = {}
     for feature, value in zip(FEATURES, features.tolist(), strict=True):
-        plain[feature.name] = 2.0**value - 1.0 if feature.unit.startswith("log2") else value
+        plain[feature.name] = 2.0**value - 1.0 if feature.logarithmic else value
     return plain
 
 

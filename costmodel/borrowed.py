@@ -113,7 +113,7 @@ class BorrowedModel:
         told = features.copy()
         for name, amount in device_amounts(self.lender).items():
             at = COLUMN[name]
-            told[:, at] = np.log2(1.0 + amount) if FEATURES[at].unit[:4] == "log2" else amount
+            told[:, at] = np.log2(1.0 + amount) if FEATURES[at].logarithmic else amount
         found = self.model.predict(told)
         learned = np.array([source == "learned" for source in found.source], dtype=bool)
         # Of what the lender does not know there is nothing to borrow.

@@ -125,7 +125,7 @@ class Familiar(msgspec.Struct, frozen=True, eq=False, dict=True):
         if not len(kinds):
             return np.zeros(len(features), dtype=bool)
         # Of an unknown kind no pattern is known either; it only must not index beyond the end.
-        at = np.minimum(np.searchsorted(kinds, codes & _KIND_MASK), len(kinds) - 1)
+        at = _at(kinds, codes & _KIND_MASK)
         sizes = _sizes(features, log_base)
         fits = (sizes >= np.array(self.smallest)[at]) & (sizes <= np.array(self.largest)[at])
         known &= fits.all(axis=1)
@@ -146,8 +146,12 @@ def _among(codes: Codes, known: Codes) -> npt.NDArray[np.bool_]:
     """Which of ``codes`` [n] are among those ``known``, which ascend."""
     if not len(known):
         return np.zeros(len(codes), dtype=bool)
-    found = known[np.minimum(np.searchsorted(known, codes), len(known) - 1)]
-    return np.asarray(found == codes)
+    return np.asarray(known[_at(known, codes)] == codes)
+
+
+def _at(known: Codes, codes: Codes) -> Rows:
+    """Where each of ``codes`` [n] stands among those ``known``, which ascend, if it is there."""
+    return np.minimum(np.searchsorted(known, codes), len(known) - 1)
 
 
 def signatures(features: FloatArray) -> Codes:
@@ -199,7 +203,7 @@ def familiarise(
             _placed(signatures(features[fitted]), features[fitted]), return_counts=True
         )
         mine = _placed(signatures(features[held]), features[held])
-        at = np.minimum(np.searchsorted(codes, mine), len(codes) - 1)
+        at = _at(codes, mine)
         support = np.where(codes[at] == mine, counts[at], 0.0)
         support[~some.covers(features[held], log_base[held])] = 0.0
         seen.append(support)

@@ -5,7 +5,8 @@ raises ``FEATURES_VERSION``: a model and a stored sample are only good for the v
 
 Units: ``log2`` columns hold log2(1 + x), since sizes span decades and trees split on order only;
 ``share`` columns lie in 0..1; ``count`` and ``flag`` columns hold plain numbers. ``doublings``
-columns hold means or sums of log2(1 + x) over several accesses or nodes.
+columns hold means or sums over several accesses or nodes of log2(1 + x), of log2(x) where x is 1 at
+the least.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ class Feature(NamedTuple):
     name: str
     unit: str
     definition: str
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether it holds log2(1 + x) of one amount x."""
+        return self.unit.startswith("log2")
 
 
 _OF_BODIES: Final = (
@@ -254,6 +260,9 @@ FEATURES: Final[tuple[Feature, ...]] = (
 
 #: Column of each feature.
 COLUMN: Final[dict[str, int]] = {feature.name: i for i, feature in enumerate(FEATURES)}
+
+#: Columns that hold logarithms of one amount.
+LOGARITHMIC: Final = [i for i, feature in enumerate(FEATURES) if feature.logarithmic]
 
 #: Changes whenever a name, unit, definition or the order does: a guard against a forgotten version.
 FEATURES_DIGEST: Final = hashlib.sha256(repr(FEATURES).encode()).hexdigest()[:12]

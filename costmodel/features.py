@@ -21,6 +21,7 @@ from fusewise.costmodel.feature_table import (
     FEATURES,
     FEATURES_DIGEST,
     FEATURES_VERSION,
+    LOGARITHMIC,
     Feature,
 )
 from fusewise.costmodel.frames import Frames
@@ -117,7 +118,6 @@ _CLASSES_IN_SUMMED = [SUMMED.index(name) for name in CLASSES]
 _ADDRESS = SUMMED.index("address")
 _LOOPS_AT = _columns(WORK)
 _SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
-_LOG_AT = [i for i, feature in enumerate(FEATURES) if feature.unit.startswith("log2")]
 _DEVICE_AT = _columns(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
 
 
@@ -261,7 +261,7 @@ class Featurizer:
             ]
         rows[:, _DEVICE_AT] = self._device
         self._derive(rows)
-        rows[:, _LOG_AT] = np.log2(1.0 + rows[:, _LOG_AT])
+        rows[:, LOGARITHMIC] = np.log2(1.0 + rows[:, LOGARITHMIC])
         return rows
 
     def _done_once(self, row: FloatArray, ids: Sequence[int]) -> None:

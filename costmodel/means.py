@@ -93,7 +93,7 @@ def access_means(movers: Iterable[Mover], tile: Tile) -> list[float]:
     """The columns of ``OF_ACCESSES`` of a kernel with the blocks of ``tile``."""
     total, sums = 0.0, [0.0] * len(OF_ACCESSES)
     for m in movers:
-        each, issued, asked, apart, times = moved_by(
+        each, issued, asked, apart, times, _ = moved_by(
             m, tile.extents, tile.length, tile.block, tile.programs, tile.turns
         )
         weight = 1.0 + each * times * SECTOR_BYTES

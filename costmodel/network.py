@@ -38,9 +38,12 @@ class Grid(NamedTuple):
 
     def ticks(self, values: FloatArray) -> FloatArray:
         """The same as whole numbers: how often ``2**-bits`` goes into them."""
-        ticks = np.rint(values * float(1 << self.bits))
-        np.clip(ticks, *self.ends, out=ticks)
-        return ticks
+        return self.whole(values * float(1 << self.bits))
+
+    def whole(self, ticks: FloatArray) -> FloatArray:
+        """``ticks`` themselves, rounded to whole numbers between the ends."""
+        np.rint(ticks, out=ticks)
+        return np.clip(ticks, *self.ends, out=ticks)
 
     @property
     def tick(self) -> float:
@@ -120,8 +123,7 @@ class Scaling(msgspec.Struct, frozen=True, dict=True):
         centre, scale = self._arrays
         inputs = matrix - centre
         inputs *= scale
-        np.rint(inputs, out=inputs)
-        return np.clip(inputs, *INPUTS.ends, out=inputs)
+        return INPUTS.whole(inputs)
 
     @cached_property
     def _arrays(self) -> tuple[FloatArray, FloatArray]:

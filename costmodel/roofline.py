@@ -17,7 +17,7 @@ import numpy as np
 from fusewise.costmodel.cpu_roofline import cpu_parts
 from fusewise.costmodel.cuda_roofline import cuda_parts
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION
+from fusewise.costmodel.feature_table import COLUMN, FEATURES, FEATURES_VERSION, LOGARITHMIC
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
 from fusewise.costmodel.partials import device_amounts
 from fusewise.costmodel.roofline_parts import RooflineParts
@@ -28,9 +28,6 @@ from fusewise.schedule.errors import ModelError
 #: of fused kernels are off by 31 % on average (Kaufman et al. 2021) on the device they were made
 #: for; this one is made for no device in particular.
 INTERVAL_FACTOR: Final = 4.0
-
-#: Columns that hold logarithms.
-_LOGARITHMIC: Final = [i for i, f in enumerate(FEATURES) if f.unit.startswith("log2")]
 
 
 def check_features(features: FloatArray, subject: str) -> None:
@@ -101,7 +98,7 @@ def _plain(features: FloatArray) -> FloatArray:
     # Contiguous, as numpy rounds exp2 of a strided array otherwise than of a single number.
     columns: FloatArray = np.array(features.T, dtype=np.float64, order="C")
     # What is not there must not seem to be by the last bit of a power.
-    columns[_LOGARITHMIC] = without_last_bits(np.exp2(columns[_LOGARITHMIC])) - 1.0
+    columns[LOGARITHMIC] = without_last_bits(np.exp2(columns[LOGARITHMIC])) - 1.0
     columns.flags.writeable = False
     return columns
 

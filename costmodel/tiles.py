@@ -100,6 +100,8 @@ class Moved(NamedTuple):
     apart: float
     #: How often, in all blocks and their turns.
     times: float
+    #: Whether it goes along the reduction.
+    full: bool
 
 
 def moved_by(
@@ -116,7 +118,7 @@ def moved_by(
         most = m.bytes / SECTOR_BYTES + 1.0
         each, asked = min(each, most), min(asked, most)
         apart = min(apart, m.bytes / LINE_BYTES + 1.0)
-    return Moved(each, issued, asked, apart, programs * (turns if full else 1) * m.part)
+    return Moved(each, issued, asked, apart, programs * (turns if full else 1) * m.part, full)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -272,11 +274,10 @@ def _tile(
     for m in movers:
         if m.again and persistent:
             continue
-        full = length > 1 and m.total > rows
-        turn_loads += (length == 1 or (full and not m.layout.rests)) and not m.written
-        each, instructions, asked, apart, times = moved_by(
+        each, instructions, asked, apart, times, full = moved_by(
             m, extents, length, block, programs, turns
         )
+        turn_loads += (length == 1 or (full and not m.layout.rests)) and not m.written
         instructions *= times
         issued += instructions
         wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)

@@ -19,7 +19,8 @@ the version that they were made with, and one of another version is refused.
 
 Units: `log2` columns hold log2(1 + x), since sizes span decades and trees split on order only;
 `share` columns lie in 0 to 1; `count` and `flag` columns hold plain numbers. `doublings` columns
-hold means or sums of log2(1 + x) over several accesses or nodes.
+hold means or sums over several accesses or nodes of log2(1 + x), of log2(x) where x is 1 at the
+least.
 
 | column | name | unit | definition |
 | ---: | --- | --- | --- |
