@@ -14,13 +14,14 @@ from fusewise.datasets.blocks import Block, blocks, leaves
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.drawn import chosen_families, drawn_names, family_of
 from fusewise.datasets.transformers_models.decoders import DECODERS
+from fusewise.datasets.transformers_models.listed import LISTED
 from fusewise.datasets.transformers_models.perception import PERCEPTION
-from fusewise.datasets.transformers_models.sizes import Architecture, Sizes
+from fusewise.datasets.transformers_models.sizes import Recipe, Sizes
 from fusewise.datasets.transformers_models.text import TEXT
 from fusewise.schedule.errors import CorpusError
 
 #: Every architecture by name. Add one to the tables of its kind and its models are drawn.
-ARCHITECTURES: Final[dict[str, Architecture]] = {**TEXT, **DECODERS, **PERCEPTION}
+ARCHITECTURES: Final[dict[str, Recipe]] = {**LISTED, **TEXT, **DECODERS, **PERCEPTION}
 
 #: Models of more modules without children than this are cut into blocks.
 _WHOLE: Final = 100
@@ -93,8 +94,9 @@ def _built(family: str, sizes: Sizes) -> tuple[nn.Module, dict[str, Any]]:
         raise _missing(f"the transformers library cannot be imported: {error}") from error
     try:
         kind = getattr(transformers, architecture.model)
-        module = kind(_config(kind, architecture, sizes))
-        inputs = architecture.inputs(sizes)
+        config = _config(kind, architecture, sizes)
+        module = kind(config)
+        inputs = architecture.given(config, sizes)
     except Exception as error:
         raise CorpusError(
             f"transformers {transformers.__version__} cannot build the {family} model: {error}",
@@ -105,9 +107,11 @@ def _built(family: str, sizes: Sizes) -> tuple[nn.Module, dict[str, Any]]:
     return module, {name: _cast(value, sizes.dtype) for name, value in inputs.items()}
 
 
-def _config(kind: Any, architecture: Architecture, sizes: Sizes) -> Any:
-    config = kind.config_class(**architecture.config(sizes))
-    attention = sizes.attention if getattr(kind, "_supports_sdpa", False) else "eager"
+def _config(kind: Any, architecture: Recipe, sizes: Sizes) -> Any:
+    config = architecture.configured(kind.config_class, sizes)
+    # A backbone may support less than what is built on it.
+    supported = getattr(kind, "_supports_sdpa", False) and not hasattr(config, "backbone_config")
+    attention = sizes.attention if supported else "eager"
     # Set on every part of a model of several: each has its own configuration.
     config._attn_implementation = attention
     return config

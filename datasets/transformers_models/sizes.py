@@ -9,13 +9,15 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 #: Tokens and classes that models know. Real ones are larger; then the last product is all there is.
 VOCABULARY: Final = 1024
+#: The first few have a meaning to some models (padding, end of text).
+FIRST_TOKEN: Final = 4
 
 #: Extents at scale 1, which suit a few CPU cores, and the most that they ever grow to.
 _WIDTH, _MOST_WIDTH = 256, 2048
@@ -91,6 +93,20 @@ class Sizes:
         return patch * max(2, math.isqrt(self.length))
 
 
+class Recipe(Protocol):
+    """How to make a model of drawn sizes and what it is called with."""
+
+    @property
+    def model(self) -> str:
+        """The model's class in the library."""
+
+    def configured(self, config_class: Any, sizes: Sizes) -> Any:
+        """A configuration of that class."""
+
+    def given(self, config: Any, sizes: Sizes) -> dict[str, Tensor]:
+        """Keyword arguments of the call; floats are cast to the model's dtype."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """One architecture: its class in the library, and how it is configured and called."""
@@ -99,8 +115,16 @@ class Architecture:
     model: str
     #: Arguments of the configuration.
     config: Callable[[Sizes], dict[str, Any]]
-    #: Keyword arguments of the call; floats are cast to the model's dtype.
     inputs: Callable[[Sizes], dict[str, Tensor]]
+
+    def configured(self, config_class: Any, sizes: Sizes) -> Any:
+        """As the architecture says itself."""
+        return config_class(**self.config(sizes))
+
+    def given(self, config: Any, sizes: Sizes) -> dict[str, Tensor]:
+        """As the architecture says itself."""
+        del config
+        return self.inputs(sizes)
 
 
 def tokens(sizes: Sizes) -> dict[str, Tensor]:
@@ -144,8 +168,7 @@ def images(patch: int, *, channels: int = 3) -> Callable[[Sizes], dict[str, Tens
 
 def token_ids(sizes: Sizes, length: int) -> Tensor:
     """Tokens of that length."""
-    # The first few ids have a meaning to some models (padding, end of text).
-    return torch.randint(4, VOCABULARY, (sizes.batch, length))
+    return torch.randint(FIRST_TOKEN, VOCABULARY, (sizes.batch, length))
 
 
 def _spread(source: random.Random, low: float, high: float) -> int:
