@@ -21,7 +21,7 @@ from fusewise.datasets.transformers_models.text import TEXT
 from fusewise.schedule.errors import CorpusError
 
 #: Every architecture by name. Add one to the tables of its kind and its models are drawn.
-ARCHITECTURES: Final[dict[str, Recipe]] = {**LISTED, **TEXT, **DECODERS, **PERCEPTION}
+ARCHITECTURES: Final[dict[str, Recipe]] = {**TEXT, **DECODERS, **PERCEPTION, **LISTED}
 
 #: Models of more modules without children than this are cut into blocks.
 _WHOLE: Final = 100

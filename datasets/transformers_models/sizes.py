@@ -118,11 +118,11 @@ class Architecture:
     inputs: Callable[[Sizes], dict[str, Tensor]]
 
     def configured(self, config_class: Any, sizes: Sizes) -> Any:
-        """As the architecture says itself."""
+        """From the arguments that are given for these sizes."""
         return config_class(**self.config(sizes))
 
     def given(self, config: Any, sizes: Sizes) -> dict[str, Tensor]:
-        """As the architecture says itself."""
+        """As given for these sizes, which the configuration is of."""
         del config
         return self.inputs(sizes)
 
