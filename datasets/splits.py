@@ -44,7 +44,6 @@ HELD_OUT: Final[dict[str, tuple[str, ...]]] = {
         "hubert",
         "wavlm",
         "segformer",
-        "mask2former",
         "unispeech",
         "data2vec_audio",
     ),
