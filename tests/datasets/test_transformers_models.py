@@ -103,7 +103,8 @@ def test_missing_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_version_without_the_model_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr(transformers, "GPT2LMHeadModel", None)
+    assert pytest.importorskip("transformers").GPT2LMHeadModel
+    # To look up a first model puts another module in the library's place.
+    monkeypatch.setattr(sys.modules["transformers"], "GPT2LMHeadModel", None)
     with pytest.raises(CorpusError, match="cannot build the gpt2 model"):
         next(TransformersCorpus().build("gpt2/0-0"))
