@@ -11,48 +11,40 @@ import torch
 from fusewise.datasets.corpus import GraphSample
 from fusewise.datasets.splits import HELD_OUT, split_of
 from fusewise.datasets.transformers_models.corpus import ARCHITECTURES, TransformersCorpus
+from fusewise.datasets.transformers_models.decoders import DECODERS
 from fusewise.datasets.transformers_models.listed import LISTED
+from fusewise.datasets.transformers_models.perception import PERCEPTION
 from fusewise.datasets.transformers_models.sizes import Sizes
+from fusewise.datasets.transformers_models.text import TEXT
 from fusewise.schedule.errors import CorpusError
 
 Run = Callable[[GraphSample], list[torch.Tensor]]
 Tensors = Callable[[object], list[torch.Tensor]]
 
 
-#: One of each kind of inputs: the rest differ in their configurations.
-LISTED_FAMILIES = list(
-    {architecture.inputs: name for name, architecture in LISTED.items()}.values()
+WRITTEN_OUT = {**TEXT, **DECODERS, **PERCEPTION}
+#: One of each kind of inputs, and the one that is cut: the others differ in their configurations.
+FEW = {
+    *{architecture.inputs: name for name, architecture in WRITTEN_OUT.items()}.values(),
+    *{architecture.inputs: name for name, architecture in LISTED.items()}.values(),
+    "mobilevit",
+}
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=() if f in FEW else pytest.mark.slow) for f in ARCHITECTURES],
 )
-
-
-@pytest.mark.parametrize("family", [name for name in ARCHITECTURES if name not in LISTED])
 def test_architectures_run(family: str, run: Run) -> None:
     pytest.importorskip("transformers")
     samples = list(TransformersCorpus(scale=0.05).build(f"{family}/0-0"))
-    # One is large enough to be cut.
-    assert (len(samples) > 1) == (family == "mobilevit")
+    if family in WRITTEN_OUT:
+        assert (len(samples) > 1) == (family == "mobilevit")
     for sample in samples:
         assert sample.family == f"transformers/{family}" and sample.licence
-        run(sample)
-
-
-@pytest.mark.parametrize("family", LISTED_FAMILIES)
-def test_an_architecture_of_each_kind_of_inputs_is_cut_down_and_runs(family: str, run: Run) -> None:
-    _build_and_run_one(family, run)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", LISTED)
-def test_listed_architectures_run(family: str, run: Run) -> None:
-    _build_and_run_one(family, run)
-
-
-def _build_and_run_one(family: str, run: Run) -> None:
-    pytest.importorskip("transformers")
-    samples = list(TransformersCorpus(scale=0.05).build(f"{family}/0-0"))
-    assert all(sample.family == f"transformers/{family}" for sample in samples)
     # Blocks of one model share its sizes and dtype.
-    run(samples[0])
+    for sample in samples if family in WRITTEN_OUT else samples[:1]:
+        run(sample)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5", "whisper"])
@@ -87,9 +79,8 @@ def test_sizes_are_realistic_and_bounded() -> None:
 
 
 def test_one_architecture_in_six_is_held_out() -> None:
-    own = [name for name in ARCHITECTURES if name not in LISTED]
-    held = [name for name in own if split_of(f"transformers/{name}") == "test"]
-    assert len(own) / 9 < len(held) < len(own) / 5
+    held = [name for name in WRITTEN_OUT if split_of(f"transformers/{name}") == "test"]
+    assert len(WRITTEN_OUT) / 9 < len(held) < len(WRITTEN_OUT) / 5
     for name in HELD_OUT["transformers"]:
         assert any(found.startswith(name) for found in ARCHITECTURES)
 
