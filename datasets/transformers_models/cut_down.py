@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from fusewise.datasets.transformers_models.sizes import VOCABULARY
 
@@ -56,9 +56,7 @@ def cut_down(config: Any, *, layers: int, width: int, divisible_by: int) -> None
     by = _divisor(width_of(config), width, divisible_by)
     for part in parts(config):
         for name, value in list(vars(part).items()):
-            if isinstance(value, bool):
-                continue
-            if isinstance(value, int):
+            if _whole(value):
                 setattr(part, name, _number(name, value, layers, by))
             elif isinstance(value, list | tuple):
                 setattr(part, name, _several(name, value, layers, by))
@@ -80,7 +78,7 @@ def told(config: Any, *names: str, default: int) -> int:
     for part in parts(config):
         for name in names:
             value = getattr(part, name, None)
-            if isinstance(value, int) and not isinstance(value, bool):
+            if _whole(value):
                 return value
     return default
 
@@ -103,9 +101,14 @@ def most_length(config: Any) -> int:
         value
         for part in parts(config)
         for name, value in vars(part).items()
-        if _LENGTH.search(name) and isinstance(value, int)
+        if _LENGTH.search(name) and _whole(value)
     ]
     return max(1, min(found, default=_ANY_LENGTH) - _FIRST_POSITIONS)
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    """Whether it is a number, which flags are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _divisor(width: int, wanted: int, divisible_by: int) -> int:
@@ -134,6 +137,6 @@ def _several(name: str, values: list[Any] | tuple[Any, ...], layers: int, by: in
     if _KINDS_OF_LAYERS.search(name):
         # One of each kind first.
         return [*dict.fromkeys(values), *values][:layers]
-    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+    if not all(map(_whole, values)):
         return values
     return type(values)(_number(name, value, layers, by) for value in values)

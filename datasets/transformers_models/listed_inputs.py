@@ -18,7 +18,7 @@ from fusewise.datasets.transformers_models.cut_down import (
     told,
     width_of,
 )
-from fusewise.datasets.transformers_models.sizes import FIRST_TOKEN, VOCABULARY, Sizes
+from fusewise.datasets.transformers_models.sizes import VOCABULARY, Sizes, drawn_ids
 
 #: From drawn sizes and a configuration to keyword arguments of the call.
 Inputs = Callable[[Sizes, Any], dict[str, Tensor]]
@@ -28,7 +28,7 @@ _FRAMES_OF_VIDEO: Final = 8
 _MELS: Final = 80
 #: A second of sound in samples, half a minute in spectra.
 _SAMPLES, _FRAMES = 16000, 3000
-#: Channels of the first layers of models of images and sounds, for each pixel or sample.
+#: Channels of the first layers, for each pixel.
 _FIRST_CHANNELS: Final = 8
 
 
@@ -52,8 +52,7 @@ def listed_images(sizes: Sizes, config: Any) -> dict[str, Tensor]:
 def listed_images_and_text(sizes: Sizes, config: Any) -> dict[str, Tensor]:
     """Images, and as many texts."""
     images = listed_images(sizes, config)["pixel_values"]
-    length = min(sizes.length, most_length(config))
-    return {"pixel_values": images, "input_ids": _ids(config, len(images), length)}
+    return {"pixel_values": images, "input_ids": _ids(config, len(images), _length(sizes, config))}
 
 
 def listed_video(sizes: Sizes, config: Any) -> dict[str, Tensor]:
@@ -67,6 +66,7 @@ def listed_video(sizes: Sizes, config: Any) -> dict[str, Tensor]:
 def listed_sound(sizes: Sizes, config: Any) -> dict[str, Tensor]:
     """A second of sound."""
     del config
+    # First layers have far more channels for a sample than for a pixel.
     return {"input_values": torch.randn(_batch(sizes, _SAMPLES * _FIRST_CHANNELS), _SAMPLES)}
 
 
@@ -93,20 +93,24 @@ def listed_frames(sizes: Sizes, config: Any) -> dict[str, Tensor]:
 def _text(sizes: Sizes, config: Any, part: int) -> Tensor:
     """Tokens of a ``part``-th of the length, as many texts as the model's own width allows."""
     wider = max(1.0, width_of(config) / sizes.width, heads_of(config) / sizes.heads)
-    length = max(4, min(sizes.length, most_length(config)) // part)
+    length = max(4, _length(sizes, config) // part)
     return _ids(config, max(1, int(sizes.batch / wider)), length)
 
 
 def _decoder(sizes: Sizes, config: Any, batch: int) -> dict[str, Tensor]:
     if not getattr(config, "is_encoder_decoder", False):
         return {}
-    return {"decoder_input_ids": _ids(config, batch, min(sizes.length, most_length(config)))}
+    return {"decoder_input_ids": _ids(config, batch, _length(sizes, config))}
+
+
+def _length(sizes: Sizes, config: Any) -> int:
+    """Tokens of a text, as drawn if the model takes so many."""
+    return min(sizes.length, most_length(config))
 
 
 def _ids(config: Any, batch: int, length: int) -> Tensor:
-    """Tokens that the model knows."""
-    known = min(VOCABULARY, told(config, "vocab_size", default=VOCABULARY))
-    return torch.randint(min(FIRST_TOKEN, known - 1), known, (batch, length))
+    known = told(config, "vocab_size", default=VOCABULARY)
+    return drawn_ids(batch, length, min(VOCABULARY, known))
 
 
 def _batch(sizes: Sizes, elements: int) -> int:

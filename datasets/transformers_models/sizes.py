@@ -17,7 +17,7 @@ from torch import Tensor
 #: Tokens and classes that models know. Real ones are larger; then the last product is all there is.
 VOCABULARY: Final = 1024
 #: The first few have a meaning to some models (padding, end of text).
-FIRST_TOKEN: Final = 4
+_FIRST_TOKEN: Final = 4
 
 #: Extents at scale 1, which suit a few CPU cores, and the most that they ever grow to.
 _WIDTH, _MOST_WIDTH = 256, 2048
@@ -115,6 +115,7 @@ class Architecture:
     model: str
     #: Arguments of the configuration.
     config: Callable[[Sizes], dict[str, Any]]
+    #: Keyword arguments of the call.
     inputs: Callable[[Sizes], dict[str, Tensor]]
 
     def configured(self, config_class: Any, sizes: Sizes) -> Any:
@@ -168,7 +169,12 @@ def images(patch: int, *, channels: int = 3) -> Callable[[Sizes], dict[str, Tens
 
 def token_ids(sizes: Sizes, length: int) -> Tensor:
     """Tokens of that length."""
-    return torch.randint(FIRST_TOKEN, VOCABULARY, (sizes.batch, length))
+    return drawn_ids(sizes.batch, length, VOCABULARY)
+
+
+def drawn_ids(batch: int, length: int, known: int) -> Tensor:
+    """Texts of that length, of a model that knows so many tokens."""
+    return torch.randint(min(_FIRST_TOKEN, known - 1), known, (batch, length))
 
 
 def _spread(source: random.Random, low: float, high: float) -> int:
