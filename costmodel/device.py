@@ -160,6 +160,8 @@ def device_profile(device: torch.device, home: Path) -> DeviceProfile:
                 subject=str(path),
                 remedy="delete the file, it will be measured again",
             ) from error
+    # Where no folder can be made, that is told before seconds are spent on measuring.
+    path.parent.mkdir(parents=True, exist_ok=True)
     profile = probe_device(device)
     scratch = _written(path, profile)
     try:

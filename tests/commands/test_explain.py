@@ -228,7 +228,8 @@ def _save_model(home: Path) -> None:
     profile = device_profile(torch.device("cpu"), home)
     x = _features(profile)
     law = 0.1 * x[:, COLUMN["iterations"]]
-    model = LearnedCostModel(n_estimators=20, epochs=4).fit(x, roofline_us(x) * np.exp(law)).model_
+    estimator = LearnedCostModel(n_estimators=20, networks=1, epochs=4)
+    model = estimator.fit(x, roofline_us(x) * np.exp(law)).model_
     save_model(SavedModel(model, Manifest(name="made", id=model.id, profile=profile)), home)
 
 

@@ -252,7 +252,7 @@ def model_file(home: Path) -> Path:
     """A trained model for this device, under the name ``mine``."""
     profile = device_profile(torch.device("cpu"), home)
     rng = np.random.default_rng(0)
-    model = LearnedCostModel(n_estimators=5, epochs=4)
+    model = LearnedCostModel(n_estimators=5, networks=0)
     model.fit(rng.uniform(1, 9, (80, len(FEATURES))), rng.uniform(1, 9, 80))
     manifest = Manifest(name="mine", id=model.model_.id, profile=profile)
     return save_model(SavedModel(model.model_, manifest), home)
@@ -271,7 +271,7 @@ def test_model_file_that_was_cut_short(compiled: Compile, model_file: Path) -> N
 def test_model_of_other_features(compiled: Compile, home: Path) -> None:
     profile = device_profile(torch.device("cpu"), home)
     rng = np.random.default_rng(0)
-    model = LearnedCostModel(n_estimators=5, epochs=4)
+    model = LearnedCostModel(n_estimators=5, networks=0)
     model.fit(rng.uniform(1, 9, (80, len(FEATURES))), rng.uniform(1, 9, 80))
     other = Manifest(
         name="other", id=model.model_.id, profile=profile, features_digest="of other features"

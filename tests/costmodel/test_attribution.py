@@ -22,7 +22,8 @@ MakeKernels = Callable[[int, int], Any]
 
 def test_shap_values_add_up_to_the_prediction(kernels: MakeKernels) -> None:
     train, test = kernels(600, 1), kernels(20, 2)
-    model = LearnedCostModel(seed=3, n_estimators=40, epochs=4).fit(train.features, train.us).model_
+    estimator = LearnedCostModel(seed=3, n_estimators=40, networks=1, epochs=4)
+    model = estimator.fit(train.features, train.us).model_
     predicted = model.predict(test.features)
     learned = [i for i, source in enumerate(predicted.source) if source == "learned"]
     found = attribute(model, test.features)

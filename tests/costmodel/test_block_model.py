@@ -58,7 +58,8 @@ def blocks(trees: str) -> BlockModel:
 @pytest.fixture
 def model(kernels: Callable[[int, int], Any], blocks: BlockModel) -> TrainedModel:
     some = kernels(300, 1)
-    fitted = LearnedCostModel(n_estimators=20, epochs=4).fit(some.features, some.us, some.graph)
+    estimator = LearnedCostModel(n_estimators=20, networks=1, epochs=4)
+    fitted = estimator.fit(some.features, some.us, some.graph)
     return fitted.model_.with_blocks(blocks)
 
 

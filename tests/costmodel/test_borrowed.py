@@ -29,7 +29,9 @@ MakeKernels = Callable[[int, int], Any]
 def model(kernels: MakeKernels) -> TrainedModel:
     some = kernels(900, 1)
     return (
-        LearnedCostModel(n_estimators=60, epochs=4).fit(some.features, some.us, some.graph).model_
+        LearnedCostModel(n_estimators=60, networks=1, epochs=4)
+        .fit(some.features, some.us, some.graph)
+        .model_
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 
+from fusewise.costmodel import device as device_module
 from fusewise.costmodel.device import (
     DeviceProfile,
     device_key,
@@ -21,10 +22,10 @@ from fusewise.schedule.errors import ModelError, UnsupportedError
 CPU = torch.device("cpu")
 
 
-def test_a_cpu_can_be_probed(monkeypatch: pytest.MonkeyPatch):
+def test_a_cpu_can_be_probed_and_is_once_unless_that_is_renewed(tmp_path: Path):
     before = torch.backends.mkldnn.matmul.fp32_precision
     start = time.perf_counter()
-    profile = probe_device(CPU)
+    profile = device_profile(CPU, tmp_path)
     # Three seconds are usual, a minute is the budget.
     assert time.perf_counter() - start < 60
     assert profile.key == device_key(CPU)
@@ -41,6 +42,27 @@ def test_a_cpu_can_be_probed(monkeypatch: pytest.MonkeyPatch):
     assert 0.05 < profile.launch_us < 1000
     assert profile.cache_bytes >= 1 << 16
     assert torch.backends.mkldnn.matmul.fp32_precision == before
+
+    assert device_profile(CPU, tmp_path) == profile
+    (path,) = (tmp_path / "devices").iterdir()
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(profile, copy_gbs=1e-3)))
+    assert device_profile(CPU, tmp_path).copy_gbs == 1e-3
+    start = time.perf_counter()
+    renewed = renew_profile(CPU, tmp_path, seconds=2.5)
+    assert time.perf_counter() - start > 2.5
+    assert renewed == device_profile(CPU, tmp_path)
+    assert renewed.copy_gbs != 1e-3
+    assert list((tmp_path / "devices").iterdir()) == [path]
+    path.write_text('{"key": 1}')
+    with pytest.raises(ModelError, match="no device profile"):
+        device_profile(CPU, tmp_path)
+
+
+def test_where_none_can_be_kept_none_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(device_module, "probe", None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        device_profile(CPU, tmp_path / "file")
 
 
 @pytest.mark.gpu
@@ -83,23 +105,6 @@ def test_a_profile_from_before_the_newer_rates_is_what_it_was(tmp_path: Path):
     assert profile.contended == profile.atomic
     on_cpu = msgspec.structs.replace(profile, kind="cpu")
     assert on_cpu.contended == pytest.approx(25 * profile.atomic)
-
-
-def test_a_profile_is_measured_once_unless_it_is_renewed(tmp_path: Path):
-    first = device_profile(CPU, tmp_path)
-    assert device_profile(CPU, tmp_path) == first
-    (path,) = (tmp_path / "devices").iterdir()
-    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(first, copy_gbs=1e-3)))
-    assert device_profile(CPU, tmp_path).copy_gbs == 1e-3
-    start = time.perf_counter()
-    renewed = renew_profile(CPU, tmp_path, seconds=2.5)
-    assert time.perf_counter() - start > 2.5
-    assert renewed == device_profile(CPU, tmp_path)
-    assert renewed.copy_gbs != 1e-3
-    assert list((tmp_path / "devices").iterdir()) == [path]
-    path.write_text('{"key": 1}')
-    with pytest.raises(ModelError, match="no device profile"):
-        device_profile(CPU, tmp_path)
 
 
 def test_other_devices_are_refused():

@@ -137,7 +137,7 @@ def test_a_signature_is_of_what_a_kernel_does_and_not_of_its_size(kernels: MakeK
 def test_it_is_told_with_the_model_and_survives_writing(kernels: MakeKernels):
     some = kernels(600, 9)
     calm = some.features[:, COLUMN["transcendental"]] == 0.0
-    model = LearnedCostModel(n_estimators=20, epochs=4).fit(
+    model = LearnedCostModel(n_estimators=20, networks=1, epochs=4).fit(
         some.features[calm], some.us[calm], some.graph[calm]
     )
     found = model.predict_interval(some.features)

@@ -108,7 +108,8 @@ def test_few_that_were_slower_pass_and_few_that_were_taken_do_not() -> None:
 @pytest.fixture
 def model(kernels: Callable[[int, int], Any]) -> Any:
     some = kernels(120, 1)
-    return LearnedCostModel(n_estimators=20, epochs=4).fit(some.features, some.us).model_
+    estimator = LearnedCostModel(n_estimators=20, networks=1, epochs=4)
+    return estimator.fit(some.features, some.us).model_
 
 
 def test_a_record_goes_with_its_model(model: Any, profile: DeviceProfile, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_outside_the_training_range_the_roofline_answers(
     kernels: MakeKernels, profile: DeviceProfile
 ):
     train = kernels(600, 6)
-    model = LearnedCostModel().fit(train.features, train.us, train.graph)
+    model = LearnedCostModel(epochs=5).fit(train.features, train.us, train.graph)
     rows = train.features[:4].copy()
     rows[1, COLUMN["numel"]] += 20.0
     predicted = model.predict_interval(rows)
@@ -72,7 +72,7 @@ def test_where_trees_are_no_better_the_roofline_answers(
 ):
     some = kernels(400, 7)
     noise = np.random.default_rng(0).normal(0, 1, len(some.us))
-    model = LearnedCostModel(n_estimators=200, reg_lambda=0.0, subsample=1.0)
+    model = LearnedCostModel(n_estimators=200, reg_lambda=0.0, subsample=1.0, networks=0)
     model.fit(some.features, roofline_us(some.features) * np.exp(noise))
     share = np.mean([s == "roofline" for s in model.predict_interval(some.features).source])
     assert share > 0.3
@@ -80,9 +80,10 @@ def test_where_trees_are_no_better_the_roofline_answers(
 
 def test_equal_seeds_give_equal_models_and_batches_do_not_matter(kernels: MakeKernels):
     some = kernels(300, 8)
-    first = LearnedCostModel(seed=5).fit(some.features, some.us, some.graph).model_
-    again = LearnedCostModel(seed=5).fit(some.features, some.us, some.graph).model_
-    other = LearnedCostModel(seed=6).fit(some.features, some.us, some.graph).model_
+    first, again, other = (
+        LearnedCostModel(seed=seed, epochs=5).fit(some.features, some.us, some.graph).model_
+        for seed in (5, 5, 6)
+    )
     assert first.id == again.id != other.id
     whole = first.predict(some.features)
     alone = [first.predict(row[None]) for row in some.features[:40]]
@@ -92,7 +93,7 @@ def test_equal_seeds_give_equal_models_and_batches_do_not_matter(kernels: MakeKe
 
 
 def test_it_follows_the_conventions_of_estimators(kernels: MakeKernels, profile: DeviceProfile):
-    model = LearnedCostModel(num_leaves=7, seed=2)
+    model = LearnedCostModel(num_leaves=7, epochs=2, seed=2)
     assert clone(model).get_params() == model.get_params()
     assert model.set_params(num_leaves=9).num_leaves == 9
     some = kernels(80, 9)

@@ -25,7 +25,8 @@ from fusewise.schedule.errors import ModelError
 @pytest.fixture
 def saved(kernels: Callable[[int, int], Any], profile: DeviceProfile) -> SavedModel:
     some = kernels(120, 1)
-    model = LearnedCostModel(n_estimators=20, epochs=4).fit(some.features, some.us).model_
+    estimator = LearnedCostModel(n_estimators=20, networks=1, epochs=4)
+    model = estimator.fit(some.features, some.us).model_
     return SavedModel(model, Manifest(name="mine", id=model.id, profile=profile))
 
 

@@ -36,7 +36,7 @@ def other(profile: DeviceProfile) -> DeviceProfile:
 @pytest.fixture
 def store(make_store: MakeStore, other: DeviceProfile) -> Path:
     """Many kernels of another device, few of the one that is trained for."""
-    make_store(device=other, graphs=24, seed=1)
+    make_store(device=other, graphs=12, seed=1)
     return make_store(graphs=6)
 
 
@@ -81,7 +81,7 @@ def test_families_to_judge_by_are_left_out_of_the_others(
 
 def test_a_device_without_companions(make_store: MakeStore) -> None:
     """All that there is to train on is its own."""
-    path = make_store()
+    path = make_store(graphs=12)
     (alone, both) = (train("--store", path, "--alone"), train("--store", path))
     assert json.loads(alone.stdout)["model_id"] == json.loads(both.stdout)["model_id"]
 

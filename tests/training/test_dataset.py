@@ -94,7 +94,7 @@ def test_trained_on_one_split_and_judged_by_the_other(
 
 
 def test_equal_seeds_give_equal_files(make_dataset: MakeDataset, tmp_path: Path) -> None:
-    folder = make_dataset().folder
+    folder = make_dataset(graphs=12).folder
     files = []
     for name, seed in (("one", 3), ("two", 3), ("three", 4)):
         out = tmp_path / f"{name}.fusewise.json"

@@ -36,9 +36,9 @@ Kind = type[LearnedCostModel]
 @pytest.fixture(scope="module")
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    features = np.abs(rng.normal(8.0, 2.0, (400, len(FEATURES))))
+    features = np.abs(rng.normal(8.0, 2.0, (240, len(FEATURES))))
     us = roofline_us(features) * np.exp(0.2 * features[:, 0] - 1.6)
-    return features, us, np.array([f"g{i % 8}" for i in range(400)], dtype=object)
+    return features, us, np.array([f"g{i % 8}" for i in range(240)], dtype=object)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -61,7 +61,7 @@ def test_fit_predict_and_score(kind: Kind, data: tuple[np.ndarray, ...]):
     assert estimator.get_params() == before
     assert estimator.n_features_in_ == len(FEATURES)
     predicted = estimator.predict(features)
-    assert predicted.shape == (400,)
+    assert predicted.shape == (240,)
     assert (predicted > 0).all()
     assert estimator.score(features, us) > 0.5
     # Fitting again forgets, and gives the same.
@@ -95,4 +95,4 @@ def test_within_scikit_learn(kind: Kind, data: tuple[np.ndarray, ...]):
     assert found.shape == (2,) and np.isfinite(found).all()
     search = GridSearchCV(small(kind, 20), {"num_leaves": [7, 15]}, cv=2)
     assert set(search.fit(features, us).best_params_) == {"num_leaves"}
-    assert make_pipeline(small(kind, 10)).fit(features, us).predict(features).shape == (400,)
+    assert make_pipeline(small(kind, 10)).fit(features, us).predict(features).shape == (240,)

@@ -22,7 +22,7 @@ from fusewise.training.tune import SEARCHED, tune
 
 @pytest.fixture
 def data(make_store: Callable[..., Path], profile: DeviceProfile) -> tuple[KernelSamples, Labels]:
-    with Store.open(make_store(graphs=12)) as store:
+    with Store.open(make_store(graphs=6)) as store:
         samples = StoreSource(store).kernels(profile)
     return samples, samples.family
 
