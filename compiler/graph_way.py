@@ -124,8 +124,10 @@ class GraphWay:
         session, report = self._session, self._report
         job = self._announce(key) if session.options.mode == "measure" else None
         ruled = session.options.rules is not None
-        # What a contest found in the seconds there were is not the last word.
-        goes_on = job is not None and not (ruled or self._purse.given) and compiles_blocks()
+        # What a contest found in the seconds there were is not the last word. Asking whether block
+        # sizes can be compiled starts Inductor's pool, which no kernel of a CPU needs.
+        goes_on = job is not None and not (ruled or self._purse.given)
+        goes_on = goes_on and self._purse.kind != "cpu" and compiles_blocks()
         with going_on(goes_on):
             if ruled:
                 decided = self._decide(key, predictor, job)

@@ -133,7 +133,7 @@ def compile_blocks(kernels: Mapping[str, str], settings: Mapping[str, Any]) -> N
         settings: Inductor's, that they were generated under.
     """
     with inductor_config.patch(dict(settings)):
-        if not AsyncCompile.use_process_pool():
+        if not kernels or not AsyncCompile.use_process_pool():
             return
         every = [_kernel(name, code) for name, code in kernels.items()]
         new = [kernel for kernel in every if kernel.plain not in _asked]
@@ -223,9 +223,10 @@ def rounds_to_come(source: str) -> Mapping[str, Rounds]:
     Args:
         source: the program.
     """
-    if not compiles_blocks():
-        return {}
     tuned = _tuned(source)
+    # Asking for the pool starts it.
+    if not tuned or not compiles_blocks():
+        return {}
     environment = cache_places()
     rounds = {kernel.path: Rounds(tuple) for kernel in tuned}
     new: list[_Kernel] = []

@@ -94,7 +94,8 @@ def test_who_ignores_them_from_the_start_goes_on_to() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_search_ends_though_its_interrupt_was_lost(tmp_path: Path) -> None:
+def test_a_search_ends_though_its_interrupt_was_lost(tmp_path: Path, profiled: Path) -> None:
+    (tmp_path / "devices").symlink_to(profiled)
     (tmp_path / "target.py").write_text(_TARGET)
     effort = Effort(trials=500, budget_s=600.0, top_k=1, store=tmp_path / "s.duckdb", name="lost")
     told: list[str] = []
