@@ -27,8 +27,9 @@ READY := $(STAMP)
 endif
 
 # The rooms lie at the top of the checkout. Without this, `python -m` puts that folder on the path
-# and `import datasets` finds a room in place of the package of that name.
-RUN := PYTHONSAFEPATH=1 $(PY)
+# and `import datasets` finds a room in place of the package of that name. Byte code is kept, whatever
+# the shell says of it: many processes of the tests import fusewise.
+RUN := PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE= $(PY)
 
 .PHONY: help install demo test slow-test gpu-test lint types contracts clean toolchain
 # The checks of the machine come before the install, with -j too.
