@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost, Table
+from fusewise.costmodel.windings import Winding, windings_of
 from fusewise.schedule.problem import Access, Node, Problem
 
 _FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
+#: Lines this far apart want the same places in a first cache.
+_PAGE_BYTES: Final = 4096
 #: How fast what is remembered passes over into what is not.
 _SHARPNESS: Final = 3.0
-#: Quotients in an index, and remainders: of what, and by what.
-_QUOTIENTS: Final = re.compile(r"([^()]*)//(\d+)")
-_REMAINDERS: Final = re.compile(r"ModularIndexing\(([^(),]*(?:\([^()]*\))?[^(),]*), (\d+), (\d+)\)")
-#: Elements of the widest vectors of four bytes.
-_VECTOR: Final = 16
 #: Sizes of the loops in an index.
 _SIZES: Final = re.compile(r" : (\d+(?:, \d+)*)$")
-#: Names of flags that a graph gets: comparisons of another graph, but dropout's, which are mostly
-#: true.
+#: Names of flags that a graph gets: comparisons of another graph. Dropout's are greater than what
+#: was drawn, mostly true, and multiplied with: nothing is chosen by them.
 _COMPARED: Final = re.compile(r"(le|lt|ge)(_|$)")
+_GREATER: Final = re.compile(r"gt(_|$)")
 _COMPARISONS: Final = frozenset({"le", "lt", "ge", "gt"})
 _RANDOM: Final = frozenset(CLASSES["random"].split())
+_STRAIGHT: Final = Winding()
 
 
 class Move(NamedTuple):
@@ -47,10 +47,14 @@ class Move(NamedTuple):
     elements: int
     #: Whether its elements are of type bool and could be either as well.
     unforeseen: bool
-    #: Quotients and remainders of the innermost loop in its index: no neighbours lie along that.
-    winding: int
+    #: Along each of the node's loops; empty where none is divided in its index.
+    windings: tuple[Winding, ...]
     #: Elements from one turn of each of the node's loops to the next; empty where unknown.
     steps: tuple[int, ...]
+
+    def along(self, loop: int) -> Winding:
+        """How its index winds along a loop; -1 is the innermost."""
+        return self.windings[loop] if self.windings else _STRAIGHT
 
 
 class InVectors(NamedTuple):
@@ -96,7 +100,7 @@ class Accesses:
             access.itemsize,
             max(access.bytes // max(access.itemsize, 1), 1),
             access.buffer in self._unforeseen,
-            winding(access, loops.loops),
+            windings_of(access, loops.loops),
             loops.steps.get((access.buffer, access.index), ()),
         )
 
@@ -126,8 +130,9 @@ class Accesses:
         # One thread adds without locks, and what it adds to neighbours are vectors.
         if (move.atomic and self._threads > 1) or (move.gather and step != 1):
             return InVectors(Cost(lane=move.cost.lane + move.looked_up.lane))
-        if move.winding and (node.loops != nest.loops or nest.tiled[-1] == len(nest.loops) - 1):
-            each = self._table.jump.lane + self._table.winding.lane * move.winding
+        along = move.along(nest.tiled[-1] if node.loops == nest.loops else -1)
+        if along.breaks(nest.lanes):
+            each = self._table.jump.lane + self._table.winding.lane * along.divided
             return InVectors(Cost(lane=move.cost.lane + each))
         if step == 0 and not move.written:
             return InVectors(self._table.stay)
@@ -136,15 +141,26 @@ class Accesses:
         # Elements of two bytes beside wider ones fill half a vector.
         half = nest.lanes * _LOW_BYTES < self._vector_bytes and move.itemsize < _FLOAT_BYTES
         part = move.cost.part * nest.partial + move.cost.half * half
-        if turned:
-            low = move.itemsize == _LOW_BYTES
-            part += (self._table.tile_low if low else self._table.tile).vector
+        if len(nest.tiled) > 1:
+            part += self._in_tile(move, nest, turned)
         cost = move.cost._replace(vector=move.cost.vector + part)
         if not move.unforeseen:
             return InVectors(cost)
         # Each is a branch, which takes long where it goes the other way than was guessed.
         known = (self._table.remembered * nest.workers / move.elements) ** _SHARPNESS
         return InVectors(cost, self._table.unforeseen.lane / (1.0 + known))
+
+    def _in_tile(self, move: Move, nest: Nest, turned: bool) -> float:
+        """What a vector costs more in a tile that is transposed, ``turned`` if it lies across."""
+        table, more = self._table, 0.0
+        if turned:
+            low = move.itemsize == _LOW_BYTES
+            more += (table.tile_low if low else table.tile).vector
+        if move.written:
+            more += table.tile_part.vector * (nest.across if turned else nest.partial)
+        side = nest.tiled[-1] if turned else nest.tiled[0]
+        pitch = move.steps[side] * move.itemsize if len(move.steps) > side else 0
+        return more + table.tile_far.vector * (pitch != 0 and pitch % _PAGE_BYTES == 0)
 
 
 def borders(move: Move, nest: Nest, node: NodeLoops) -> int:
@@ -177,31 +193,15 @@ def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
     most are alike.
     """
     found = {name for name in flags if _COMPARED.match(name)}
+    greater = {name for name in flags if _GREATER.match(name)}
     drawn: set[str] = set()
     for node in problem.nodes:
         names = {name for name, _ in node.ops}
         written = {access.buffer for access in node.writes}
+        if "where" in names:
+            found |= {a.buffer for a in node.reads if a.buffer in flags & greater}
         if names & _RANDOM:
             drawn |= written
         elif names & _COMPARISONS and drawn.isdisjoint(access.buffer for access in node.reads):
             found |= flags & written
     return found
-
-
-def winding(access: Access, loops: Sequence[int]) -> int:
-    """Quotients and remainders of the innermost of ``loops`` in an index that no vector keeps to.
-
-    Where whole vectors have one quotient their elements are neighbours to the compiler
-    (``simplify_index_in_vec_range``).
-    """
-    text, _, sizes = access.index.partition(" : ")
-    if not loops or ("(" not in text and "//" not in text):
-        return 0
-    if sizes.rpartition(",")[2].strip() != str(loops[-1]):
-        return 0
-    last = f"i{sizes.count(',')}"
-    found = [(part, int(by)) for part, by in _QUOTIENTS.findall(text)]
-    found += [
-        (part, int(by) if by != "1" else int(of)) for part, by, of in _REMAINDERS.findall(text)
-    ]
-    return sum(last in part and by % _VECTOR != 0 for part, by in found)

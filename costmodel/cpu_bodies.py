@@ -11,10 +11,21 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_costs import body_cost, rootless
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops
-from fusewise.costmodel.cpu_tables import Cost
+from fusewise.costmodel.cpu_tables import CLASSES, Cost
 from fusewise.costmodel.written_once import operations_of, taken, taken_part
 from fusewise.schedule.problem import Node, Problem
 
+_INTEGERS: Final = frozenset(
+    ["torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64"]
+)
+_EIGHT_BYTES: Final = frozenset({"torch.int64", "torch.float64"})
+_COMPARISONS: Final = frozenset(f"{CLASSES['order']} {CLASSES['equality']}".split())
+#: Operations that take longer on elements of eight bytes.
+_ON_EIGHT_BYTES: Final = frozenset(
+    " ".join(
+        CLASSES[kind] for kind in ("arithmetic", "extremum", "order", "equality", "where")
+    ).split()
+)
 #: Elements beyond which a sum of fp32 goes by ``CascadeSumHelper``.
 _LONG_SUM: Final = 4096
 
@@ -45,6 +56,10 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
         table: the name of the one that counts.
     """
     operations, part = operations_of(node), taken_part(node)
+    if not any(access.looked_up for access in (*node.reads, *node.writes)):
+        # Places in what has a single one there are not looked up.
+        operations = tuple(each for each in operations if each[0] != "indirect_indexing")
+    operations += _unwritten(node, problem)
     if part < 1.0:
         operations = taken(operations, dict(node.ops)["masked"], part)
     step = _step_of(node, problem)
@@ -53,6 +68,30 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
         for spared in _resting(node, loops)
     )
     return Body(along, across, _rests(node, loops), part)
+
+
+def _unwritten(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
+    """Operations that a body does not name: indices computed from what was looked up, which are
+    worked out element by element, positions that are compared, and what is done with elements of
+    eight bytes.
+    """
+    counts = dict(node.ops)
+    found = []
+    buffers = [problem.buffer_by_name.get(read.buffer) for read in node.reads]
+    dtypes = [buffer.dtype for buffer in buffers if buffer is not None]
+    looks_up = any(access.looked_up for access in (*node.reads, *node.writes))
+    if "indirect_indexing" in counts and not looks_up:
+        numbers = sum(dtype in _INTEGERS for dtype in dtypes)
+        found.append(("placed", float(min(counts.get("index_expr", 0), numbers))))
+    positions = counts.get("index_expr", 0)
+    compared = sum(count for name, count in node.ops if name in _COMPARISONS)
+    if positions and compared:
+        found.append(("position", float(min(positions, compared))))
+    wide = sum(dtype in _EIGHT_BYTES for dtype in dtypes)
+    if wide:
+        done = sum(count for name, count in node.ops if name in _ON_EIGHT_BYTES)
+        found.append(("eight_bytes", done * wide / len(dtypes)))
+    return tuple(found)
 
 
 def _step_of(node: Node, problem: Problem) -> str | None:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.layout import layout_of
 from fusewise.costmodel.lookups import sought_along
+from fusewise.costmodel.windings import Winding, windings_of
 from fusewise.schedule.problem import HALVES, Node, Problem
 
 #: Iterations for each thread from which Inductor runs a loop nest on several
@@ -58,9 +59,12 @@ class NodeLoops(NamedTuple):
     low: str
     #: Whether it can be vectorised at all.
     vectors: bool
-    #: Accesses that go on by one element, and by more, with each loop.
+    #: Accesses that go on by one element, and by more, with each loop; of these each load counts.
     along: tuple[int, ...]
-    jumps: tuple[int, ...]
+    jumps: tuple[float, ...]
+    #: Loops that an access winds along, how, by how many elements it goes on there, and how often
+    #: it is loaded.
+    wound: tuple[tuple[int, Winding, int, float], ...]
     #: Elements from one turn of each loop to the next, by access (buffer and index); none where
     #: the index cannot be read.
     steps: Mapping[tuple[str, str], tuple[int, ...]]
@@ -87,12 +91,17 @@ class Nest(NamedTuple):
     workers: float
     #: Whether vectors lie along what is reduced.
     reduced: bool
-    #: Part of the vectors that are not full: ends of rows.
+    #: Part of the vectors that are not full: ends of rows. Of a tile that is transposed, how many
+    #: there are across that are not full, for each vector.
     partial: float = 0.0
+    across: float = 0.0
     #: Times that the innermost loop starts, on the busiest thread.
     starts: float = 1.0
     #: The innermost of the loops that threads share; -1 where none is.
     cut: int = -1
+    #: How often threads are sent off for it: once, or in each turn of the loops around those that
+    #: they share.
+    sent: float = 1.0
 
     @property
     def shared(self) -> bool:
@@ -103,15 +112,21 @@ class Nest(NamedTuple):
 def node_loops(node: Node, problem: Problem) -> NodeLoops:
     """The loops of a node of ``problem``."""
     loops = tuple(extent for extent in (*node.ranges[0], *node.ranges[1]) if extent > 1)
-    along, jumps = [0] * len(loops), [0] * len(loops)
+    along, jumps = [0] * len(loops), [0.0] * len(loops)
+    counts = dict(node.ops)
+    # Where a body loads some element again it is not told which.
+    each = max(counts.get("load", 0) / max(len(node.reads), 1), 1.0)
     dtypes = set()
     moves: dict[tuple[str, str], tuple[int, ...]] = {}
     origins = set()
     still = True
-    for access in (*node.reads, *node.writes):
+    halves = 0
+    wound: list[tuple[int, Winding, int, float]] = []
+    for access, often in (*((a, each) for a in node.reads), *((a, 1.0) for a in node.writes)):
         buffer = problem.buffer_by_name.get(access.buffer)
         if buffer is not None and buffer.dtype:
             dtypes.add(buffer.dtype)
+            halves += buffer.dtype in HALVES
         layout = layout_of(access, loops)
         if layout is None:
             continue
@@ -127,7 +142,10 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
             if step == 1 and i != backwards:
                 along[i] += 1
             elif step:
-                jumps[i] += 1
+                jumps[i] += often
+        for i, winding in enumerate(windings_of(access, loops)):
+            if winding.divided:
+                wound.append((i, winding, layout.steps[i], often))
     low = dtypes & HALVES
     # What computes a single element has no vectors for masks to stay as they are along.
     many = bool(loops) and len(origins) >= _WINDOW
@@ -141,6 +159,7 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
         vectors=node.kind not in ("scan", "sort") and dtypes <= _VECTORISED,
         along=tuple(along),
         jumps=tuple(jumps),
+        wound=tuple(wound),
         steps=moves,
         still=(many and still)
         or _told_by_outer(node, [moves.get((a.buffer, a.index)) for a in node.reads]),
@@ -149,7 +168,9 @@ def node_loops(node: Node, problem: Problem) -> NodeLoops:
             count
             for name, count in node.ops
             if name not in _NO_OPERATION and not name.startswith("masked_subblock")
-        ),
+        )
+        # What is loaded or stored in two bytes is converted, whether the graph says so or not.
+        + max(halves - counts.get("to_dtype", 0), 0),
     )
 
 
@@ -169,7 +190,9 @@ def _told_by_outer(node: Node, read: Sequence[tuple[int, ...] | None]) -> bool:
 
 def main_of(nodes: Sequence[NodeLoops]) -> NodeLoops:
     """The node whose loops all of them run under."""
-    return nodes[0] if len(nodes) == 1 else max(nodes, key=lambda n: (n.reduces, n.total))
+    if len(nodes) == 1:
+        return nodes[0]
+    return max(nodes, key=lambda n: (n.reduces, n.total, len(n.loops)))
 
 
 def nest_of(
@@ -187,27 +210,23 @@ def nest_of(
     loops = main.loops
     if not loops:
         return Nest(loops, (), 1, float(main.total), 1.0, False)
-    along, jumps = list(main.along), list(main.jumps)
-    for node in nodes:
-        if node is not main and node.loops == loops:
-            for i in range(len(loops)):
-                along[i] += node.along[i]
-                jumps[i] += node.jumps[i]
     low = {node.low for node in nodes}
     lanes = full = vector_bytes // _FLOAT_BYTES
     if len(low) == 1 and "" not in low:
         lanes *= 2
-    tiled = _tiled(main, nodes, along, jumps, lanes)
+    tiled = _tiled(main, nodes, lanes)
     if lanes > full and any(loops[i] < lanes for i in tiled):
         lanes = full
-    steps, partial = float(main.total), 0.0
+    steps, partial, across = float(main.total), 0.0, 0.0
     if tiled:
         # Of a tile that is transposed each row is a vector.
         length = loops[tiled[-1]]
         vectors = -(-length // lanes)
         steps = steps / length * vectors
         partial = 1.0 / vectors if length % lanes else 0.0
-    cut, workers = _spread(main, tiled, lanes, threads, most)
+        if len(tiled) > 1 and loops[tiled[0]] % lanes:
+            across = length / loops[tiled[0]] / vectors
+    cut, workers, sent = _spread(main, tiled, lanes, threads, most)
     starts = main.total / loops[-1] / workers
     if tiled and tiled[-1] < len(loops) - 1:
         starts /= min(lanes, loops[tiled[-1]])
@@ -220,25 +239,48 @@ def nest_of(
         workers,
         reduced,
         partial,
+        across,
         starts,
         cut,
+        sent,
     )
 
 
-def _tiled(
-    main: NodeLoops,
-    nodes: Sequence[NodeLoops],
-    along: Sequence[int],
-    jumps: Sequence[int],
-    lanes: int,
-) -> tuple[int, ...]:
+def _moves(
+    main: NodeLoops, nodes: Sequence[NodeLoops], lanes: int
+) -> tuple[list[int], list[float], bool]:
+    """Accesses that go on by one with each loop, those that jump, and whether vectors of ``lanes``
+    elements break where one winds along the innermost.
+    """
+    along, jumps = list(main.along), list(main.jumps)
+    broken = False
+    for node in nodes:
+        if node.loops == main.loops:
+            if node is not main:
+                along = [one + other for one, other in zip(along, node.along, strict=True)]
+                jumps = [one + other for one, other in zip(jumps, node.jumps, strict=True)]
+            for i, winding, step, often in node.wound:
+                if winding.breaks(lanes):
+                    broken |= i == len(along) - 1
+                    along[i] -= step == 1
+                    jumps[i] += often if step in (0, 1) else 0.0
+        elif node.total == main.total and node.along and node.along[-1]:
+            # What is one loop to this node is several of them.
+            along[-1] += node.along[-1]
+            jumps = [*(count + node.along[-1] for count in jumps[:-1]), jumps[-1]]
+    return along, jumps, broken
+
+
+def _tiled(main: NodeLoops, nodes: Sequence[NodeLoops], lanes: int) -> tuple[int, ...]:
     """Positions of the loops that are vectorised (``TilingSelect.select_tiling``)."""
     if not all(node.vectors for node in nodes):
         return ()
+    along, jumps, broken = _moves(main, nodes, lanes)
     last = len(along) - 1
     contiguous = [i for i, count in enumerate(along) if count]
     only = [i for i in contiguous if not jumps[i]]
-    if len(contiguous) == 2 and not only and contiguous[-1] == last:  # noqa: PLR2004 - two sides
+    two = 2
+    if len(contiguous) == two and not only and contiguous[-1] == last and not broken:
         return tuple(contiguous)
     if only:
         at = only[-1]
@@ -255,11 +297,14 @@ def _tiled(
 
 def _spread(
     main: NodeLoops, tiled: Collection[int], lanes: int, threads: int, most: int | None
-) -> tuple[int, float]:
-    """The innermost loop that threads share, -1 if none, and how many share the nest evenly."""
+) -> tuple[int, float, float]:
+    """The innermost loop that threads share, -1 if none, how many share the nest evenly, and how
+    often they are sent off for it.
+    """
     if threads <= 1:
-        return -1, 1.0
+        return -1, 1.0, 1.0
     loops = main.loops
+    starts = [-(-extent // lanes) if i in tiled else extent for i, extent in enumerate(loops)]
     begin, end = (0, main.outer) if main.outer else (0, len(loops))
     if 0 < main.outer < len(loops):
         turns = [extent // lanes if i in tiled else extent for i, extent in enumerate(loops)]
@@ -271,9 +316,9 @@ def _spread(
     at = begin
     while at < end and parts < 2 * threads and parts != threads and left // threads >= _CHUNK:
         parts *= loops[at]
-        shares *= -(-loops[at] // lanes) if at in tiled else loops[at]
+        shares *= starts[at]
         left /= loops[at]
         at += 1
     if at == begin:
-        return -1, 1.0
-    return at - 1, shares / -(-shares // threads)
+        return -1, 1.0, 1.0
+    return at - 1, shares / -(-shares // threads), float(math.prod(starts[:begin]))

@@ -8,7 +8,7 @@ start threads.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_accesses import Accesses, borders
@@ -25,6 +25,7 @@ WORK: Final = (
     "least_workers",
     "nests",
     "shared_nests",
+    "sent_off",
     "lanes",
     "loop_turns",
     "instructions",
@@ -84,19 +85,22 @@ class Work:
             self._accesses.moves(node, loops) for node, loops in zip(nodes, self.loops, strict=True)
         ]
 
-    def columns(self, ids: Sequence[int], met: Met, fresh: float) -> tuple[float, ...]:
+    def columns(
+        self, ids: Sequence[int], met: Met, fresh: float, in_place: float
+    ) -> tuple[float, ...]:
         """The columns of one group.
 
         Args:
             ids: numbers of its nodes, ascending.
             met: what they make of each other.
             fresh: distinct bytes that it moves, those that are written over others counted once.
+            in_place: bytes that it writes over others.
         """
         moved: dict[int, list[tuple[str, str]]] = defaultdict(list)
         for i, key, *_ in met.moving:
             moved[i].append(key)
         turns = whole = lane_by_lane = scalar = ends = partial = 0.0
-        parted = unforeseen = 0.0
+        parted = unforeseen = stored = short = 0.0
         nests: dict[int, Nest] = {}
         for part in self.parts(ids, met.levels):
             body, node = self._bodies[part.node], self.loops[part.node]
@@ -117,8 +121,11 @@ class Work:
                     whole += move.cost.scalar * node.rows / part.nest.workers
                     continue
                 one += move.cost.scalar + move.looked_up.scalar
-                one += self._table.winding.scalar * move.winding
+                one += self._table.winding.scalar * move.along(-1).divided
                 parted += borders(move, part.nest, node)
+                if move.written:
+                    stored += move.elements * move.itemsize
+                    short += part.vectors * part.nest.partial
                 if part.vectors:
                     more = self._accesses.in_vectors(move, part.nest, node)
                     come = 1.0 if move.written else body.taken
@@ -134,12 +141,15 @@ class Work:
         whole += lane_by_lane + scalar + ends
         starts = sum(nest.starts for nest in nests.values())
         whole += starts * self._table.start.vector + parted * self._table.border.vector
+        if in_place:
+            whole += short * min(in_place / max(stored, 1.0), 1.0) * self._table.overwritten.vector
         workers = max(nest.workers for nest in nests.values())
         return (
             workers,
             min(nest.workers for nest in nests.values()),
             len(nests),
             sum(nest.shared for nest in nests.values()),
+            _sent_off(nests.values()),
             max(nest.lanes for nest in nests.values()),
             turns,
             whole,
@@ -213,3 +223,9 @@ class Work:
             (under, after, nest_of([self.loops[i] for i in under], threads, width, most))
             for under, after in groups.values()
         ]
+
+
+def _sent_off(nests: Iterable[Nest]) -> float:
+    """How often threads are sent off for nests: once for all that share their outermost loops."""
+    shared = [nest.sent for nest in nests if nest.shared]
+    return sum(sent for sent in shared if sent > 1.0) + any(sent == 1.0 for sent in shared)

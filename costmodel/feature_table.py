@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 18
+FEATURES_VERSION: Final = 19
 
 
 class Feature(NamedTuple):
@@ -70,6 +70,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("least_workers", "log2 threads", "of the loop nest that fewest share"),
     Feature("nests", "count", "loop nests"),
     Feature("shared_nests", "count", "loop nests that several threads share"),
+    Feature("sent_off", "log2 times", "how often several threads are sent off"),
     Feature("lanes", "count", "elements of a vector; 1 where nothing is vectorised"),
     Feature("loop_turns", "log2 turns", "turns of the busiest thread, of 16 fp32 elements at once"),
     Feature("instructions", "log2 ns", "time of its operations, by a table of one processor"),

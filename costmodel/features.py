@@ -256,8 +256,8 @@ class Featurizer:
             distinct = rows[:, _DISTINCT_AT].sum(axis=1)
             fresh = np.maximum(distinct - in_place, 0.0).tolist()
             rows[:, _LOOPS_AT] = [
-                self._work.columns(ids, each, size)
-                for ids, each, size in zip(members, met, fresh, strict=True)
+                self._work.columns(ids, each, size, over)
+                for ids, each, size, over in zip(members, met, fresh, in_place, strict=True)
             ]
         rows[:, _DEVICE_AT] = self._device
         self._derive(rows)

@@ -116,7 +116,7 @@ def _layout(
     formula = formula_of(index)
     if formula is None:
         return None
-    placed = _told(formula.sizes, loops, along) or _guessed(formula.sizes, loops, stays)
+    placed = loops_of_variables(formula.sizes, loops, along, stays)
     if placed is None:
         return None
     origin = formula.at({})
@@ -156,11 +156,22 @@ def _within(lookups: Sequence[int], steps: Sequence[int]) -> tuple[int, int]:
     return (reach // lookups[-1], reach) if reach else (0, 0)
 
 
-def _told(sizes: Sequence[int], loops: Sequence[int], along: int) -> list[tuple[int, int]] | None:
+def loops_of_variables(
+    sizes: Sequence[int], loops: Sequence[int], along: int, stays: bool
+) -> list[tuple[int, int]] | None:
     """For each variable of an index the loops that it runs through as one, first and last.
 
-    None where it is not known which loops it goes ``along``, or how often they turn.
+    Args:
+        sizes: of the variables.
+        loops: extents of those that turn more than once.
+        along: which of these the index goes along (``Access.along``).
+        stays: whether it stays in place along the innermost.
     """
+    return _told(sizes, loops, along) or _guessed(sizes, loops, stays)
+
+
+def _told(sizes: Sequence[int], loops: Sequence[int], along: int) -> list[tuple[int, int]] | None:
+    """The same as a problem tells; None where it does not, or not how often the loops turn."""
     if along < 0:
         return None
     left = [i for i in range(len(loops)) if along >> i & 1]
