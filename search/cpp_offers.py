@@ -17,6 +17,7 @@ from fusewise.schedule.schedule import Choice
 from fusewise.search.lanes import saved_ns, sums_columns
 from fusewise.search.offers import LEAST_SHARE, Offer
 from fusewise.search.planned_kernel import MOST_GAIN, PlannedKernel
+from fusewise.search.sent_off import sent_off_within
 
 #: Iterations for each thread from which on a CPU loop is run on several, and what to try instead.
 #: Where a second thread begins to pay was between 4000 and 12,000 for simple loops.
@@ -42,6 +43,10 @@ _MOST_OF_LANES: Final = 0.9
 #: Part of the time of a kernel that reduces columns which vectors side by side take off: of
 #: matrices of 0.3 to 4 million elements 0.2 to 0.7 on AMD EPYCs, where it calls no function.
 _COLUMNS_SAVE: Final = 0.4
+#: Microseconds that sending threads off once more takes, at the least: 0.8 to 1.2 on two threads.
+_SENT_OFF_US: Final = 0.8
+#: Part of a kernel's time that it is at most.
+_MOST_OF_SENT: Final = 0.95
 #: Part of a plan's time that short loops are worth another look for.
 _MUCH: Final = 0.10
 
@@ -59,6 +64,7 @@ class CppOffers:
         """``kernels`` of a plan of ``problem``, which takes ``total_us`` in all."""
         self._problem = problem
         self._kernels = kernels
+        self._profile = profile
         self._threads = max(1, profile.threads)
         self._vectors = _VECTOR / max(1, profile.vector_bytes)
         self._total_us = total_us
@@ -73,7 +79,7 @@ class CppOffers:
 
     def sure(self) -> Offer | None:
         """All that makes nothing slower; None where that takes nothing off."""
-        offers = [o for o in (*self.exact(), self.written_out()) if o is not None]
+        offers = [o for o in (*self.exact(), self.sent_once(), self.written_out()) if o is not None]
         return reduce(add, offers) if offers else None
 
     def written_out(self) -> Offer | None:
@@ -92,6 +98,23 @@ class CppOffers:
         saved = min(saved, _MOST_WRITTEN * self._total_us)
         reason = "exponentials and the like are written into their kernels"
         return Offer((Choice("vector_math", True),), saved, reason, saved)
+
+    def sent_once(self) -> Offer | None:
+        """Threads that share the loops around reductions; None where that takes little time off.
+
+        What one of them sums up by itself may differ from what several do, in a last digit.
+        """
+        times = [
+            sent_off_within(self._problem, k.names, self._profile) * _SENT_OFF_US
+            for k in self._kernels
+        ]
+        saved = sum(
+            min(us, _MOST_OF_SENT * k.us) for us, k in zip(times, self._kernels, strict=True)
+        )
+        if not saved or saved < LEAST_SHARE * self._total_us:
+            return None
+        reason = "threads share the rows of reductions of few columns"
+        return Offer((Choice("outer_threads", True),), saved, reason, saved)
 
     def exact(self) -> list[Offer]:
         """C++ kernels written otherwise with the same results, in less time wherever it counts."""

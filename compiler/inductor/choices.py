@@ -31,6 +31,8 @@ MATH = "vector_math"
 VECTORS = "whole_vectors"
 #: Columns reduced with several vectors side by side. Nor for that.
 COLUMNS = "wide_columns"
+#: Threads share the loops around reductions of few columns. Nor for that.
+OUTER = "outer_threads"
 #: Loops of Triton kernels that take several turns at once. Nor for that.
 UNROLLED = "unrolled_loops"
 
@@ -208,6 +210,16 @@ CHOICES: tuple[ChoiceKind, ...] = (
         (True,),
         ("cpu",),
         "reduce columns of fp32 with four vectors side by side; else one after the other",
+        predictable=False,
+        rewrites=True,
+    ),
+    ChoiceKind(
+        OUTER,
+        "codegen",
+        (),
+        (True,),
+        ("cpu",),
+        "share the loops around reductions of few columns; else threads are sent off in each turn",
         predictable=False,
         rewrites=True,
     ),

@@ -15,6 +15,7 @@ from fusewise.compiler.inductor.choices import (
     COLUMNS,
     MATH,
     ONEDNN,
+    OUTER,
     PRODUCTS,
     UNROLLED,
     VECTORS,
@@ -23,6 +24,7 @@ from fusewise.compiler.inductor.choices import (
 )
 from fusewise.compiler.inductor.combos import combined_by
 from fusewise.compiler.inductor.onednn_products import onednn_products
+from fusewise.compiler.inductor.outer_threads import outer_threads
 from fusewise.compiler.inductor.products import products_as_sums
 from fusewise.compiler.inductor.reductions import check_shaped, check_split, reduced_by
 from fusewise.compiler.inductor.templates import by_templates, check_templates
@@ -61,6 +63,7 @@ def kernels_by(schedule: Schedule, rules: RuleSet | None) -> Iterator[None]:
         written_out(Choice(MATH, True) in schedule.codegen),
         whole_vectors(Choice(VECTORS, True) in schedule.codegen),
         wide_columns(Choice(COLUMNS, True) in schedule.codegen),
+        outer_threads(Choice(OUTER, True) in schedule.codegen),
         unrolled_loops(Choice(UNROLLED, True) in schedule.codegen),
     ):
         yield

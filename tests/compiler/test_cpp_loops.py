@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from fusewise.costmodel.features import Featurizer
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Schedule
 
+_LOOP = re.compile(r"for\(int64_t x\d")
 #: Bytes of a vector of the instructions that Inductor picks.
 _WIDTHS = {"AVX512": 64, "AVX2": 32}
 
@@ -46,6 +48,15 @@ def test_loops_are_shared_and_vectorised_as_told(graph: Any) -> None:
                 continue
             source = kernels[launch.kernel][1]
             row = featurizer.group(launch.nodes)
-            told.append((launch.nodes, row[COLUMN["shared_nests"]] > 0, row[COLUMN["lanes"]] > 1))
-            found.append((launch.nodes, "#pragma omp for" in source, "at::vec" in source))
+            told.append(
+                (
+                    launch.nodes,
+                    row[COLUMN["shared_nests"]] > 0,
+                    row[COLUMN["lanes"]] > 1,
+                    2.0 ** row[COLUMN["sent_off"]] - 1.0 > 1.5,
+                )
+            )
+            within = _LOOP.search(source.partition("#pragma omp parallel")[0])
+            shared = "#pragma omp for" in source
+            found.append((launch.nodes, shared, "at::vec" in source, shared and within is not None))
     assert told == found

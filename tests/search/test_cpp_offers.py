@@ -84,3 +84,33 @@ def test_columns_with_vectors_side_by_side(
     found = finishes([node], device=cpu, flags=flags)
     chosen = {choice.name for offer in found.cpp.exact() for choice in offer.choices}
     assert ("wide_columns" in chosen) is offered
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "threads", "rest", "offered"),
+    [
+        pytest.param(4096, 4, 2, 64, True, id="few columns"),
+        pytest.param(4096, 16, 2, 64, False, id="whole vectors"),
+        pytest.param(4096, 4, 1, 64, False, id="one thread"),
+        pytest.param(64, 4, 2, 1 << 31, False, id="little beside the rest"),
+    ],
+)
+def test_threads_that_share_the_rows_of_reductions_of_few_columns(
+    rows: int, columns: int, threads: int, rest: int, *, offered: bool
+) -> None:
+    cpu = msgspec.structs.replace(GPU, kind="cpu", threads=threads, cores=2)
+    reduced = 64
+    node = kernel("a", rows * columns, reduced, kind="reduction")
+    (read,), (write,) = node.reads, node.writes
+    index = f"{reduced * columns}*i0 + i1 + {columns}*i2 : {rows}, {columns}, {reduced}"
+    node = msgspec.structs.replace(
+        node,
+        ranges=((rows, columns), (reduced,)),
+        reads=(msgspec.structs.replace(read, kind="strided", index=index, stride=columns),),
+        writes=(msgspec.structs.replace(write, index=f"i0 : {rows * columns}"),),
+    )
+    found = finishes([node, kernel("b", rest)], device=cpu).cpp.sent_once()
+    assert (found is not None) is offered
+    if found is not None:
+        assert found.choices == (Choice("outer_threads", True),)
+        assert 0.0 < found.sure_us == found.gain_us
