@@ -76,14 +76,14 @@ def _unwritten(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     eight bytes.
     """
     counts = dict(node.ops)
+    positions = counts.get("index_expr", 0)
     found = []
     buffers = [problem.buffer_by_name.get(read.buffer) for read in node.reads]
     dtypes = [buffer.dtype for buffer in buffers if buffer is not None]
     looks_up = any(access.looked_up for access in (*node.reads, *node.writes))
     if "indirect_indexing" in counts and not looks_up:
         numbers = sum(dtype in _INTEGERS for dtype in dtypes)
-        found.append(("placed", float(min(counts.get("index_expr", 0), numbers))))
-    positions = counts.get("index_expr", 0)
+        found.append(("placed", float(min(positions, numbers))))
     compared = sum(count for name, count in node.ops if name in _COMPARISONS)
     if positions and compared:
         found.append(("position", float(min(positions, compared))))

@@ -279,8 +279,8 @@ def _tiled(main: NodeLoops, nodes: Sequence[NodeLoops], lanes: int) -> tuple[int
     last = len(along) - 1
     contiguous = [i for i, count in enumerate(along) if count]
     only = [i for i in contiguous if not jumps[i]]
-    two = 2
-    if len(contiguous) == two and not only and contiguous[-1] == last and not broken:
+    sides = len(contiguous) == 2 and contiguous[-1] == last  # noqa: PLR2004 - of a tile
+    if sides and not only and not broken:
         return tuple(contiguous)
     if only:
         at = only[-1]
