@@ -72,8 +72,8 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
 
 def _unwritten(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     """Operations that a body does not name: indices computed from what was looked up, which are
-    worked out element by element, positions that are compared, and what is done with elements of
-    eight bytes.
+    worked out element by element, positions that are compared, what is done with elements of eight
+    bytes, and numbers that are chosen by comparing values, as those of a maximum's place are.
     """
     counts = dict(node.ops)
     positions = counts.get("index_expr", 0)
@@ -88,10 +88,20 @@ def _unwritten(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     if positions and compared:
         found.append(("position", float(min(positions, compared))))
     wide = sum(dtype in _EIGHT_BYTES for dtype in dtypes)
-    if wide:
+    made = _makes_numbers(node, problem) and not any(dtype in _INTEGERS for dtype in dtypes)
+    if wide or (made and not dtypes):
         done = sum(count for name, count in node.ops if name in _ON_EIGHT_BYTES)
-        found.append(("eight_bytes", done * wide / len(dtypes)))
+        found.append(("eight_bytes", done * wide / len(dtypes) if dtypes else float(done)))
+    if made and dtypes:
+        # Of what is chosen half are the values that the numbers are told by.
+        found.append(("numbered", counts.get("where", 0) / 2.0))
     return tuple(found)
+
+
+def _makes_numbers(node: Node, problem: Problem) -> bool:
+    """Whether a node stores integers."""
+    stored = (problem.buffer_by_name.get(write.buffer) for write in node.writes)
+    return any(buffer is not None and buffer.dtype in _INTEGERS for buffer in stored)
 
 
 def _step_of(node: Node, problem: Problem) -> str | None:

@@ -249,6 +249,43 @@ def test_indices_that_are_computed_from_numbers_are_worked_out_one_by_one(
     assert each("torch.int8") > 10 * each("torch.float32")
 
 
+@pytest.mark.parametrize(
+    ("read", "written", "op", "more"),
+    [
+        # Which of some values is the largest, beside the largest itself.
+        ("torch.float32", "torch.int8", "where", True),
+        ("torch.int32", "torch.int8", "where", False),
+        ("torch.float32", "torch.int8", "mul", False),
+        # Numbers of eight bytes are compared and chosen by two vectors for one.
+        ("torch.int64", "torch.int32", "where", True),
+        ("torch.int64", "torch.int32", "to_dtype", False),
+    ],
+)
+def test_numbers_of_eight_bytes_take_longer(
+    narrow: DeviceProfile, read: str, written: str, op: str, more: bool
+) -> None:
+    """More than what is made of values of four bytes, that is."""
+
+    def instructions(dtypes: tuple[str, str]) -> float:
+        index = "i0 : 4096"
+        problem = _problem(
+            ((4096,), ()),
+            _access("contiguous", index, 4096, 1),
+            _access("contiguous", index, 4096, 1, "b"),
+        )
+        ops = (("load", 1), (op, 16), ("store", 1))
+        node = msgspec.structs.replace(problem.nodes[0], ops=ops)
+        buffers = tuple(
+            msgspec.structs.replace(buffer, dtype=dtype)
+            for buffer, dtype in zip(problem.buffers, dtypes, strict=True)
+        )
+        problem = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
+        return _column(problem, narrow, "instructions")
+
+    plain = instructions(("torch.float32", "torch.float32"))
+    assert (instructions((read, written)) > 1.2 * plain) is more
+
+
 def test_rows_stored_in_part_over_what_was_read_wait(narrow: DeviceProfile) -> None:
     def instructions(row: int, over: bool) -> float:
         size = 4096 * row
