@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,18 +43,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _link_fast(folder: Path) -> None:
-    """Have the compiler link with gold where that is installed, by the folder it looks into first.
+    """Have the compiler link with gold where that works, by the folder it looks into first.
 
     Most kernels here are so small that reading the symbols of torch, to link with it, takes GNU's
     other linker a third of the time to compile one. What is linked is the same.
     """
-    gold = shutil.which("ld.gold")
-    if gold is None:
+    gold, compiler = shutil.which("ld.gold"), shutil.which(os.environ.get("CXX", "g++"))
+    if gold is None or compiler is None:
         return
     folder.mkdir()
     (folder / "ld").symlink_to(gold)
     others = os.environ.get("COMPILER_PATH")
-    os.environ["COMPILER_PATH"] = f"{folder}{os.pathsep}{others}" if others else str(folder)
+    path = f"{folder}{os.pathsep}{others}" if others else str(folder)
+    # Not every compiler tells gold where its libraries are.
+    found = subprocess.run(
+        [compiler, "-shared", "-fPIC", "-fopenmp", "-x", "c++", "-", "-o", str(folder / "a.so")],
+        input="#include <string>\nstd::string text(int n) { return std::to_string(n); }\n",
+        env={**os.environ, "COMPILER_PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode == 0:
+        os.environ["COMPILER_PATH"] = path
 
 
 def pytest_collection_finish() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._inductor.sizevars import stride_at_vec_range
+from torch._inductor.codegen import cpp
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from fusewise.costmodel.windings import Winding, windings_of
@@ -57,6 +59,7 @@ def test_vectors_break_where_inductor_finds_no_step(
     parts: list[tuple[bool, int]], behind: bool
 ) -> None:
     """Sums of quotients and remainders of a loop, or of what lies behind it."""
+    inductor: Any = cpp
     loop = sympy.Symbol("i0", integer=True, nonnegative=True)
     place = loop + 1 if behind else loop
     text = "i0 + 1" if behind else "i0"
@@ -72,5 +75,5 @@ def test_vectors_break_where_inductor_finds_no_step(
             told.append(f"{weight}*(ModularIndexing({text}, 1, {by}))")
     (winding,) = windings_of(_access(f"{' + '.join(told)} : 4096"), (4096,))
     for lanes in (8, 16, 32):
-        step = stride_at_vec_range(index, loop, lanes)
+        step = inductor.stride_at_vec_range(index, loop, lanes)
         assert winding.breaks(lanes) == bool(step.free_symbols), (told, lanes)
