@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost, Table
-from fusewise.costmodel.windings import Winding, windings_of
+from fusewise.costmodel.windings import STRAIGHT, Winding, windings_of
 from fusewise.schedule.problem import Access, Node, Problem
 
 _FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
@@ -29,7 +29,6 @@ _COMPARED: Final = re.compile(r"(le|lt|ge)(_|$)")
 _GREATER: Final = re.compile(r"gt(_|$)")
 _COMPARISONS: Final = frozenset({"le", "lt", "ge", "gt"})
 _RANDOM: Final = frozenset(CLASSES["random"].split())
-_STRAIGHT: Final = Winding()
 
 
 class Move(NamedTuple):
@@ -54,7 +53,7 @@ class Move(NamedTuple):
 
     def along(self, loop: int) -> Winding:
         """How its index winds along a loop; -1 is the innermost."""
-        return self.windings[loop] if self.windings else _STRAIGHT
+        return self.windings[loop] if self.windings else STRAIGHT
 
 
 class InVectors(NamedTuple):
@@ -199,7 +198,7 @@ def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
         names = {name for name, _ in node.ops}
         written = {access.buffer for access in node.writes}
         if "where" in names:
-            found |= {a.buffer for a in node.reads if a.buffer in flags & greater}
+            found |= {access.buffer for access in node.reads} & greater
         if names & _RANDOM:
             drawn |= written
         elif names & _COMPARISONS and drawn.isdisjoint(access.buffer for access in node.reads):

@@ -7,19 +7,19 @@ Told from what a node reads and how that moves along its loops. Loads and stores
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_costs import body_cost, rootless
-from fusewise.costmodel.cpu_loops import Nest, NodeLoops
+from fusewise.costmodel.cpu_loops import COMPARISONS, Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, Cost
 from fusewise.costmodel.written_once import operations_of, taken, taken_part
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import Access, Node, Problem
 
 _INTEGERS: Final = frozenset(
     ["torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64"]
 )
 _EIGHT_BYTES: Final = frozenset({"torch.int64", "torch.float64"})
-_COMPARISONS: Final = frozenset(f"{CLASSES['order']} {CLASSES['equality']}".split())
 #: Operations that take longer on elements of eight bytes.
 _ON_EIGHT_BYTES: Final = frozenset(
     " ".join(
@@ -55,11 +55,7 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
         problem: tells what its results are.
         table: the name of the one that counts.
     """
-    operations, part = operations_of(node), taken_part(node)
-    if not any(access.looked_up for access in (*node.reads, *node.writes)):
-        # Places in what has a single one there are not looked up.
-        operations = tuple(each for each in operations if each[0] != "indirect_indexing")
-    operations += _unwritten(node, problem)
+    operations, part = _operations(node, problem), taken_part(node)
     if part < 1.0:
         operations = taken(operations, dict(node.ops)["masked"], part)
     step = _step_of(node, problem)
@@ -70,49 +66,50 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
     return Body(along, across, _rests(node, loops), part)
 
 
-def _unwritten(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
-    """Operations that a body does not name: indices computed from what was looked up, which are
-    worked out element by element, positions that are compared, what is done with elements of eight
-    bytes, and numbers that are chosen by comparing values, as those of a maximum's place are.
+def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
+    """What a node computes, with what its body does not name: indices computed from what was looked
+    up, which are worked out element by element, positions that are compared, what is done with
+    elements of eight bytes, and numbers that are chosen by comparing values, as those of a
+    maximum's place are.
     """
+    named = operations_of(node)
     counts = dict(node.ops)
     positions = counts.get("index_expr", 0)
+    dtypes = _dtypes(node.reads, problem)
+    numbers = sum(dtype in _INTEGERS for dtype in dtypes)
     found = []
-    buffers = [problem.buffer_by_name.get(read.buffer) for read in node.reads]
-    dtypes = [buffer.dtype for buffer in buffers if buffer is not None]
-    looks_up = any(access.looked_up for access in (*node.reads, *node.writes))
-    if "indirect_indexing" in counts and not looks_up:
-        numbers = sum(dtype in _INTEGERS for dtype in dtypes)
-        found.append(("placed", float(min(positions, numbers))))
-    compared = sum(count for name, count in node.ops if name in _COMPARISONS)
+    if not any(access.looked_up for access in (*node.reads, *node.writes)):
+        # Places in what has a single one there are not looked up.
+        named = tuple(each for each in named if each[0] != "indirect_indexing")
+        if "indirect_indexing" in counts:
+            found.append(("placed", float(min(positions, numbers))))
+    compared = sum(counts.get(name, 0) for name in COMPARISONS)
     if positions and compared:
         found.append(("position", float(min(positions, compared))))
     wide = sum(dtype in _EIGHT_BYTES for dtype in dtypes)
-    made = _makes_numbers(node, problem) and not any(dtype in _INTEGERS for dtype in dtypes)
+    made = not numbers and not _INTEGERS.isdisjoint(_dtypes(node.writes, problem))
     if wide or (made and not dtypes):
         done = sum(count for name, count in node.ops if name in _ON_EIGHT_BYTES)
         found.append(("eight_bytes", done * wide / len(dtypes) if dtypes else float(done)))
     if made and dtypes:
         # Of what is chosen half are the values that the numbers are told by.
         found.append(("numbered", counts.get("where", 0) / 2.0))
-    return tuple(found)
+    return named + tuple(found)
 
 
-def _makes_numbers(node: Node, problem: Problem) -> bool:
-    """Whether a node stores integers."""
-    stored = (problem.buffer_by_name.get(write.buffer) for write in node.writes)
-    return any(buffer is not None and buffer.dtype in _INTEGERS for buffer in stored)
+def _dtypes(accesses: Sequence[Access], problem: Problem) -> list[str]:
+    """Those of what accesses go to, as far as it is known."""
+    buffers = (problem.buffer_by_name.get(access.buffer) for access in accesses)
+    return [buffer.dtype for buffer in buffers if buffer is not None]
 
 
 def _step_of(node: Node, problem: Problem) -> str | None:
     """What a node does in a step of its reduction, by which that is known; None if it is none."""
     if node.kind != "reduction":
         return None
-    if node.reduction_type == "sum" and node.rnumel > _LONG_SUM:
-        buffers = (problem.buffer_by_name.get(write.buffer) for write in node.writes)
-        if any(buffer is not None and buffer.dtype == "torch.float32" for buffer in buffers):
-            return "cascade"
-    return node.reduction_type
+    long = node.reduction_type == "sum" and node.rnumel > _LONG_SUM
+    cascades = long and "torch.float32" in _dtypes(node.writes, problem)
+    return "cascade" if cascades else node.reduction_type
 
 
 def _resting(node: Node, loops: NodeLoops) -> tuple[float, float]:

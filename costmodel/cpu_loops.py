@@ -39,6 +39,8 @@ _VECTORISED: Final = HALVES | {
 }
 #: Places that a window (of a pooling) has at least.
 _WINDOW: Final = 3
+#: Operations that tell two values apart, or two positions.
+COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 #: What a loop body has beside operations.
 _NO_OPERATION: Final = frozenset({"output", "constant", "get_index", "ops"})
 _FLOAT_BYTES: Final = 4
@@ -181,7 +183,7 @@ def _told_by_outer(node: Node, read: Sequence[tuple[int, ...] | None]) -> bool:
     """
     counts = dict(node.ops)
     positions = counts.get("index_expr", 0)
-    compared = sum(counts.get(name, 0) for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+    compared = sum(counts.get(name, 0) for name in COMPARISONS)
     if not positions or compared > positions or not all(read):
         return False
     moved = [any(steps) for steps in zip(*read, strict=True)]

@@ -17,8 +17,6 @@ from fusewise.costmodel.geometry import formula_of
 from fusewise.costmodel.layout import loops_of_variables
 from fusewise.schedule.problem import Access
 
-_QUOTIENTS: Final = frozenset({"FloorDiv", "Mod", "PythonMod"})
-
 
 class Winding(NamedTuple):
     """How one index goes along one loop."""
@@ -37,7 +35,8 @@ class Winding(NamedTuple):
         return Winding(math.gcd(self.span, span), self.divided + 1)
 
 
-_STRAIGHT: Final = Winding()
+#: Of a loop that is in none.
+STRAIGHT: Final = Winding()
 
 
 def windings_of(access: Access, loops: Sequence[int]) -> tuple[Winding, ...]:
@@ -58,9 +57,9 @@ def _windings(index: str, loops: tuple[int, ...], along: int, stays: bool) -> tu
     if formula is None or placed is None:
         return ()
     wound = _by_variable(index)
-    found = [_STRAIGHT] * len(loops)
+    found = [STRAIGHT] * len(loops)
     for name, (first, last) in zip(formula.names, placed, strict=True):
-        winding = wound.get(name, _STRAIGHT)
+        winding = wound.get(name, STRAIGHT)
         if first < last and winding.divided:
             # Of several loops that are one variable none is what is divided.
             winding = winding._replace(span=1)
@@ -75,7 +74,7 @@ def _by_variable(index: str) -> Mapping[str, Winding]:
         for node in ast.walk(divided):
             if isinstance(node, ast.Name):
                 each = span if isinstance(divided, ast.Name) else 1
-                found[node.id] = found.get(node.id, _STRAIGHT).beside(each)
+                found[node.id] = found.get(node.id, STRAIGHT).beside(each)
     return found
 
 
@@ -87,17 +86,21 @@ def _divisions(tree: ast.expr) -> Iterator[tuple[ast.expr, int]]:
     """
     for node in ast.walk(tree):
         match node:
-            case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Mod(), right=ast.Constant(value=by)):
-                yield left, int(str(by))
+            case (
+                ast.BinOp(
+                    left=left, op=ast.FloorDiv() | ast.Mod(), right=ast.Constant(value=int(by))
+                )
+                | ast.Call(
+                    func=ast.Name(id="FloorDiv" | "Mod" | "PythonMod"),
+                    args=[left, ast.Constant(value=int(by))],
+                )
+            ):
+                yield left, by
             case ast.Call(
                 func=ast.Name(id="ModularIndexing"),
-                args=[left, ast.Constant(value=by), ast.Constant(value=period)],
+                args=[left, ast.Constant(value=int(by)), ast.Constant(value=int(period))],
             ):
-                yield left, int(str(period if by == 1 else by))
-            case ast.Call(func=ast.Name(id=name), args=[left, ast.Constant(value=by)]) if (
-                name in _QUOTIENTS
-            ):
-                yield left, int(str(by))
+                yield left, period if by == 1 else by
             case (
                 ast.BinOp(left=left, op=ast.FloorDiv() | ast.Mod())
                 | ast.Call(func=ast.Name(id="ModularIndexing"), args=[left, *_])

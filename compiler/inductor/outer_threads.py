@@ -14,15 +14,14 @@ import functools
 import math
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any
 
 import sympy
 from torch._inductor.codegen import cpp
 
 from fusewise.compiler.inductor.replacing import once, switched
+from fusewise.search.lanes import by_columns
 
-#: Turns of a reduction for each turn of the loops around it beyond which Inductor shares it.
-_LONG: Final = 300
 _active: ContextVar[bool] = ContextVar("fusewise_outer_threads", default=False)
 
 
@@ -52,4 +51,4 @@ def _turns_enough(loops: Any, outer: int) -> bool:
     if not all(isinstance(size, sympy.Integer) for size in sizes):
         return False
     turns = [-(-int(size) // int(loop.steps)) for size, loop in zip(sizes, loops, strict=False)]
-    return math.prod(turns[:outer]) * _LONG >= int(sizes[outer]) // int(loops[outer].steps)
+    return by_columns(math.prod(turns[:outer]), int(sizes[outer]) // int(loops[outer].steps))
