@@ -1,6 +1,6 @@
 """Which processor a device is most like, and what the body of a node costs there.
 
-The costs are those of ``cpu_tables``. Nothing here knows loops, bandwidths or threads.
+The costs are those of ``cpu_processors``. Nothing here knows loops, bandwidths or threads.
 """
 
 from __future__ import annotations
@@ -12,17 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fusewise.costmodel.cpu_tables import (
-    CLASSES,
-    FREE,
-    KEEN,
-    NARROW,
-    STEADY,
-    SWIFT,
-    WIDE,
-    Cost,
-    Table,
-)
+from fusewise.costmodel.cpu_processors import KEEN, NARROW, STEADY, SWIFT, WIDE
+from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost, Table
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.interface import FloatArray
 

@@ -11,7 +11,8 @@ import pytest
 
 from fusewise.costmodel.cpu_costs import TABLES, body_cost, table_of
 from fusewise.costmodel.cpu_loops import nest_of, node_loops
-from fusewise.costmodel.cpu_tables import NARROW, SWIFT, WIDE, Table
+from fusewise.costmodel.cpu_processors import NARROW, SWIFT, WIDE
+from fusewise.costmodel.cpu_tables import Table
 from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN
