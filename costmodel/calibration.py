@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from fusewise.costmodel.familiar import DEVICE_MARGIN
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.roofline import INTERVAL_FACTOR
 
@@ -25,6 +26,8 @@ Labels = npt.NDArray[Any]
 #: Kernels that each range of times should have, for a 90 % quantile that means something.
 _ROWS_A_BIN: Final = 60
 _MOST_BINS: Final = 6
+#: Labels that a device should have been seen on, for intervals of its own width.
+_LABELS_A_DEVICE: Final = 10
 #: Kernels of a kind that are enough to ask how the roofline does on it.
 _ROWS_A_KIND: Final = 20
 #: Least difficulty: what two measurements of one kernel differ by.
@@ -38,6 +41,10 @@ class Calibration(msgspec.Struct, frozen=True, eq=False):
     edges: tuple[float, ...]
     #: Half width of the learned model's interval over the difficulty of the kernel, in each range.
     scale: tuple[float, ...]
+    #: What tells each device that was measured, d of them, and how many times as wide intervals are
+    #: on it as the scale says: times are noisier on some, and what was learned fits some better.
+    devices: tuple[tuple[float, ...], ...]
+    device_scale: tuple[float, ...]
     #: Whether trees do better than the roofline in each range.
     trusted: tuple[bool, ...]
     #: Median of log(measured / roofline) in each range.
@@ -56,11 +63,23 @@ class Calibration(msgspec.Struct, frozen=True, eq=False):
         """Range of times of each row, shape [n], from the log of the roofline in microseconds."""
         return np.searchsorted(np.array(self.edges), log_base)
 
-    def learned_width(self, log_base: FloatArray, difficulty: FloatArray) -> FloatArray:
-        """Half widths of the learned model's intervals, shape [n]."""
-        scale = np.array(self.scale)[self.bins(log_base)]
+    def learned_width(
+        self, log_base: FloatArray, difficulty: FloatArray, device: FloatArray
+    ) -> FloatArray:
+        """Half widths of the learned model's intervals, shape [n].
+
+        ``device`` [n, c] are the columns that tell on what each row runs.
+        """
+        scale = np.array(self.scale)[self.bins(log_base)] * self._scale_of(device)
         width: FloatArray = scale * np.maximum(difficulty, _LEAST_DIFFICULTY)
         return width
+
+    def _scale_of(self, device: FloatArray) -> FloatArray:
+        """Of the nearest device, shape [n]; as for all together where none is near."""
+        away = np.abs(device[:, None] - np.array(self.devices)).max(axis=2)
+        nearest = away.argmin(axis=1)
+        near = away.min(axis=1) <= DEVICE_MARGIN
+        return np.where(near, np.array(self.device_scale)[nearest], 1.0)
 
 
 def calibrate(
@@ -71,6 +90,7 @@ def calibrate(
     difficulty: FloatArray,
     labels: Labels,
     kinds: npt.NDArray[np.int64],
+    devices: FloatArray,
     confidence: float,
 ) -> Calibration:
     """Calibration from n kernels, each predicted by trees that saw nothing of its label.
@@ -82,6 +102,7 @@ def calibrate(
         difficulty: [n], the absolute error that was expected, by other labels.
         labels: [n], family or graph.
         kinds: [n], kind of each kernel, as of ``fusewise.costmodel.familiar``.
+        devices: [n, c], the columns that tell on what each was measured.
         confidence: part of measured times that intervals should hold.
     """
     count = int(np.clip(len(log_base) // _ROWS_A_BIN, 1, _MOST_BINS))
@@ -100,15 +121,28 @@ def calibrate(
         trusted.append(learned <= float(np.abs(log_ratio[rows] - middle).mean()))
         shift.append(middle)
         roofline.append(width)
+    found, on = np.unique(devices, axis=0, return_inverse=True)
+    of_all = np.array(scale)[at]
+    relative = np.divide(scores, of_all, out=np.ones_like(scores), where=of_all > 0.0)
     return Calibration(
         edges=tuple(edges.tolist()),
         scale=tuple(scale),
+        devices=tuple(map(tuple, found.tolist())),
+        device_scale=tuple(
+            _device_scale(relative[on == d], labels[on == d], confidence) for d in range(len(found))
+        ),
         trusted=tuple(trusted),
         roofline_shift=tuple(shift),
         roofline_width=tuple(roofline),
         strange_width=_strange_width(log_ratio, at, kinds, confidence),
         confidence=confidence,
     )
+
+
+def _device_scale(scores: FloatArray, labels: Labels, confidence: float) -> float:
+    """What scores [n] of one device stay below, over what those of all do; 1 where few tell."""
+    few = len(scores) < _ROWS_A_BIN or len(np.unique(labels.astype(str))) < _LABELS_A_DEVICE
+    return 1.0 if few else grouped_quantile(scores, labels, confidence)
 
 
 def grouped_quantile(scores: FloatArray, labels: Labels, confidence: float) -> float:

@@ -90,8 +90,9 @@ _MARGIN: Final = {"share": 0.1, "flag": 0.0}
 _OTHER_MARGIN: Final = 1.0
 _OTHER_PART: Final = 0.25
 #: For device rates, which differ by less from one probe of a device to the next.
-_DEVICE_MARGIN: Final = 0.4
-_DEVICE: Final = [i for name, i in COLUMN.items() if name == "is_cuda" or name[:7] == "device_"]
+DEVICE_MARGIN: Final = 0.4
+#: The columns that tell one device from another.
+DEVICE: Final = [i for name, i in COLUMN.items() if name == "is_cuda" or name[:7] == "device_"]
 
 
 class Familiar(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -133,9 +134,9 @@ class Familiar(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def known_device(self, features: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether rows of ``features`` [n, F] are of a device like those trained on, shape [n]."""
-        device = features[:, _DEVICE]
+        device = features[:, DEVICE]
         low, high = self._range
-        return np.asarray(((device >= low[_DEVICE]) & (device <= high[_DEVICE])).all(axis=1))
+        return np.asarray(((device >= low[DEVICE]) & (device <= high[DEVICE])).all(axis=1))
 
     @cached_property
     def _range(self) -> tuple[FloatArray, FloatArray]:
@@ -243,7 +244,7 @@ def _learn(
     around = np.array([_margin(feature.unit, margin) for feature in FEATURES])
     counted = np.array([feature.unit.split()[0] in ("count", "bytes") for feature in FEATURES])
     around = np.where(counted, np.maximum(around, _OTHER_PART * (high - low)), around)
-    around[_DEVICE] = np.minimum(around[_DEVICE], _DEVICE_MARGIN)
+    around[DEVICE] = np.minimum(around[DEVICE], DEVICE_MARGIN)
     return Familiar(
         lowest=tuple((low - around).tolist()),
         highest=tuple((high + around).tolist()),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from joblib import Parallel, delayed, parallel_config
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.model_selection import GroupKFold
 from sklearn.utils.validation import check_is_fitted
@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from fusewise.costmodel.booster import text_of
 from fusewise.costmodel.calibration import calibrate
-from fusewise.costmodel.familiar import familiarise, kinds_of
+from fusewise.costmodel.familiar import DEVICE, familiarise, kinds_of
 from fusewise.costmodel.interface import FloatArray, Prediction
 from fusewise.costmodel.network import Network, Networks, Scaling, mixed
 from fusewise.costmodel.network_fit import fit_network
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Fewest rows that a model can be fitted to: below, trees of any use have no leaves.
 MIN_ROWS: Final = 50
+#: Rows, of all fits together, from which on processes fit and not threads.
+_ROWS_FOR_PROCESSES: Final = 100_000
 #: Parts of the log ratio that the networks may have.
 _SHARES: Final = tuple(step / 20 for step in range(21))
 #: Parameters that suit kernels of a CPU better than the estimator's own, which suit a GPU's: there
@@ -190,6 +192,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             difficulty=expected[rows],
             labels=labels[rows],
             kinds=kinds_of(x[rows]),
+            devices=x[rows][:, DEVICE],
             confidence=self.confidence,
         )
         familiar = familiarise(
@@ -228,30 +231,42 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> list[tuple[lightgbm.Booster, Networks | None]]:
         """Trees and networks of each of these parts of the rows, side by side."""
         scalings = [Scaling.of(matrix[rows]) for rows in parts]
+        # What takes longest comes first.
+        wanted = [
+            (rows, scaling, number)
+            for rows, scaling in zip(parts, scalings, strict=True)
+            for number in range(self.networks)
+        ]
+        jobs = [delayed(self._network)(matrix, target, *one) for one in wanted]
+        jobs += [delayed(self._train)(matrix, target, rows) for rows in parts]
+        # Steps of a network are short, so threads would wait for each other; processes start slowly.
+        own = "loky" if len(target) * len(parts) >= _ROWS_FOR_PROCESSES else "threading"
+        with threadpool_limits(1, "blas"):
+            # Products this small take longer with several threads.
+            limit = {"inner_max_num_threads": 1} if own == "loky" else {}
+            with parallel_config(own, n_jobs=os.cpu_count(), **limit):
+                found = Parallel()(jobs)
+        networks, boosters = found[: len(wanted)], found[len(wanted) :]
+        return [
+            (
+                booster,
+                Networks(scaling, tuple(networks[at * self.networks :][: self.networks]))
+                if self.networks
+                else None,
+            )
+            for at, (booster, scaling) in enumerate(zip(boosters, scalings, strict=True))
+        ]
 
-        def trees(rows: Rows) -> lightgbm.Booster:
-            return self._train(matrix[rows], target[rows])
+    def _network(
+        self, matrix: FloatArray, target: FloatArray, rows: Rows, scaling: Scaling, number: int
+    ) -> Network:
+        inputs, seed = scaling.inputs(matrix[rows]), (self.seed, number)
+        return fit_network(inputs, target[rows], slope_of, epochs=self.epochs, seed=seed)
 
-        def network(rows: Rows, scaling: Scaling, number: int) -> Network:
-            inputs, seed = scaling.inputs(matrix[rows]), (self.seed, number)
-            return fit_network(inputs, target[rows], slope_of, epochs=self.epochs, seed=seed)
-
-        # Products this small take longer with several threads, and far longer on a busy machine.
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
-            jobs = [
-                (
-                    pool.submit(trees, rows),
-                    [pool.submit(network, rows, scaling, n) for n in range(self.networks)],
-                )
-                for rows, scaling in zip(parts, scalings, strict=True)
-            ]
-            return [
-                (one.result(), Networks(scaling, tuple(n.result() for n in some)) if some else None)
-                for (one, some), scaling in zip(jobs, scalings, strict=True)
-            ]
-
-    def _train(self, matrix: FloatArray, target: FloatArray) -> lightgbm.Booster:
+    def _train(self, matrix: FloatArray, target: FloatArray, rows: Rows) -> lightgbm.Booster:
         import lightgbm
+
+        matrix, target = matrix[rows], target[rows]
 
         parameters = {
             "objective": relative if self.objective == "relative" else self.objective,

@@ -32,7 +32,7 @@ SUFFIX: Final = ".fusewise.json"
 _FORMAT: Final = "fusewise cost model"
 #: 2: the difficulty and what is familiar came in; 3: trees see the terms of the roofline; 4: there
 #: are networks beside them; 5: these share a scale.
-FORMAT_VERSION: Final = 5
+FORMAT_VERSION: Final = 6
 _TRAIN: Final = "train a model with train-costmodel, or choose another file"
 
 

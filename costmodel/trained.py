@@ -16,7 +16,7 @@ import numpy as np
 from fusewise.costmodel.block_model import BlockModel
 from fusewise.costmodel.booster import Booster, BoosterError
 from fusewise.costmodel.calibration import Calibration
-from fusewise.costmodel.familiar import Familiar
+from fusewise.costmodel.familiar import DEVICE, Familiar
 from fusewise.costmodel.feature_table import FEATURES, FEATURES_VERSION
 from fusewise.costmodel.gains import Gains
 from fusewise.costmodel.interface import FloatArray, Prediction, Source
@@ -152,7 +152,7 @@ class TrainedModel:
         difficulty = self._difficulty.predict(np.column_stack([matrix, ratio]))
         cal = self.calibration
         at = cal.bins(log_base)
-        learned_width = cal.learned_width(log_base, difficulty)
+        learned_width = cal.learned_width(log_base, difficulty, features[:, DEVICE])
         roofline_width = np.array(cal.roofline_width)[at]
         covered = self.familiar.covers(features, log_base)
         learned = covered & np.array(cal.trusted)[at]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.settled import settled
 from fusewise.training.metrics import (
     best_of_first,
     mean,
@@ -124,6 +125,8 @@ def kernel_scores(
     known = np.isfinite(predicted)
     if not known.any():
         return Scores()
+    # The last bits of equal predictions differ among processors, and must not put them in order.
+    predicted = settled(predicted)
     error = relative_errors(measured[known], predicted[known])
     large = measured[known] >= LARGE_US
     orders = []
@@ -167,6 +170,7 @@ class GraphScores(msgspec.Struct, frozen=True):
         high_us: FloatArray | None = None,
     ) -> GraphScores:
         """Of m schedules; ``times`` says whether predictions are times and not only an order."""
+        predicted = settled(predicted)
         found = {k: best_of_first(measured, predicted, k) for k in (*MEASURED, 5)}
         inside: npt.NDArray[np.bool_] = np.empty(0, dtype=bool)
         if low_us is not None and high_us is not None:

@@ -51,8 +51,9 @@ _REST_AT_ONCE_S, _REST_SHARE = 10.0, 0.35
 #: Seconds in which nothing was timed at full pace, after which that is not waited for any more:
 #: what is timed then says that it was disturbed.
 _PATIENCE_S = 20.0
-#: Seconds of timing for each whole program, and rounds at least.
-_WHOLE_S = 0.12
+#: Seconds of timing for each whole program at most, and rounds at least. On a CPU a tenth of this
+#: leaves intervals of 4 %, wider than many schedules lie apart; a GPU rarely needs as much.
+_WHOLE_S = 1.0
 _WHOLE_ROUNDS = 12
 #: Beyond the timing itself: loading the programs and capturing their launches.
 _WHOLE_WAIT_S = 90.0

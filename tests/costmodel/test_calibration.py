@@ -55,10 +55,11 @@ def test_widths_follow_difficulty_and_strange_kinds_are_wide():
         difficulty=difficulty,
         labels=labels,
         kinds=kinds,
+        devices=np.zeros((n, 2)),
         confidence=0.9,
     )
     assert found.scale == pytest.approx([1.65] * len(found.scale), abs=0.15)
-    widths = found.learned_width(np.full(3, 2.0), np.array([0.05, 0.5, 0.0]))
+    widths = found.learned_width(np.full(3, 2.0), np.array([0.05, 0.5, 0.0]), np.zeros((3, 2)))
     assert widths[1] == pytest.approx(10 * widths[0])
     # No width is nought, however sure the trees are.
     assert 0.0 < widths[2] < widths[0]
@@ -72,8 +73,38 @@ def test_widths_follow_difficulty_and_strange_kinds_are_wide():
         difficulty=difficulty,
         labels=labels,
         kinds=np.zeros(n, dtype=np.int64),
+        devices=np.zeros((n, 2)),
         confidence=0.9,
     )
     assert alone.strange_width == pytest.approx(np.log(INTERVAL_FACTOR))
     # Where trees are no better than the roofline they are not asked.
     assert not any(alone.trusted)
+
+
+def test_each_device_has_intervals_as_wide_as_its_errors():
+    rng = np.random.default_rng(3)
+    n = 9000
+    labels, on = rng.integers(0, 60, n), rng.choice(3, n, p=[0.6, 0.395, 0.005])
+    devices = np.array([[1.0, 4.0], [1.0, 6.0], [2.0, 2.0]])
+    spread = np.array([0.05, 0.2, 0.2])[on]
+    found = calibrate(
+        log_base=rng.uniform(0.0, 6.0, n),
+        log_ratio=rng.normal(0.0, 1.0, n),
+        learned_error=rng.normal(0.0, spread),
+        # What was expected of each knows nothing of devices.
+        difficulty=np.full(n, 0.1),
+        labels=labels,
+        kinds=np.zeros(n, dtype=np.int64),
+        devices=devices[on],
+        confidence=0.9,
+    )
+    asked = np.vstack([devices[:2], devices[0] + 0.1, [[9.0, 9.0]], devices[2:]])
+    quiet, noisy, like_quiet, unknown, rare = found.learned_width(
+        np.full(5, 2.0), np.full(5, 0.1), asked
+    )
+    assert quiet == pytest.approx(1.65 * 0.05, rel=0.1)
+    assert noisy == pytest.approx(1.65 * 0.2, rel=0.1)
+    assert like_quiet == quiet
+    # Of neither enough is known: as wide as for all together.
+    assert quiet < unknown < noisy
+    assert rare == unknown

@@ -92,6 +92,15 @@ def test_equal_seeds_give_equal_models_and_batches_do_not_matter(kernels: MakeKe
     assert len(first.predict(some.features[:0])) == 0
 
 
+def test_processes_fit_what_threads_fit(kernels: MakeKernels, monkeypatch: pytest.MonkeyPatch):
+    train = kernels(400, 11)
+    small = LearnedCostModel(n_estimators=10, epochs=2, folds=2, networks=2)
+    by_threads = clone(small).fit(train.features, train.us, train.graph)
+    monkeypatch.setattr("fusewise.costmodel.learned._ROWS_FOR_PROCESSES", 0)
+    by_processes = clone(small).fit(train.features, train.us, train.graph)
+    assert by_processes.model_.id == by_threads.model_.id
+
+
 def test_it_follows_the_conventions_of_estimators(kernels: MakeKernels, profile: DeviceProfile):
     model = LearnedCostModel(num_leaves=7, epochs=2, seed=2)
     assert clone(model).get_params() == model.get_params()

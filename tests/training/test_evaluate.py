@@ -78,6 +78,14 @@ def test_kernel_scores():
     assert kernel_scores(array(1.0), array(np.nan), names("a")).n_kernels == 0
 
 
+def test_the_last_bit_puts_nothing_in_order():
+    almost = array(1.0, np.nextafter(1.0, 2.0))
+    found = kernel_scores(array(10.0, 20.0), almost, names("a", "a"))
+    assert (found.kernel_pairwise, found.kernel_kendall_tau) == (0.5, 0.0)
+    graph = GraphScores.of(array(10.0, 20.0), almost, times=True)
+    assert (graph.order.right, graph.top[1]) == (0.5, pytest.approx(0.75))
+
+
 def test_pairs_that_are_alike_do_not_count():
     assert ordered_pairs(array(1.0, 1.0), array(1.0, 2.0)) == (0.0, 0)
     assert ordered_pairs(array(1.0, 2.0, 3.0), array(1.0, 3.0, 2.0)) == (2.0, 3)
