@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 19
+FEATURES_VERSION: Final = 20
 
 
 class Feature(NamedTuple):
