@@ -17,6 +17,8 @@ from fusewise.costmodel.windings import STRAIGHT, Winding, windings_of
 from fusewise.schedule.problem import Access, Node, Problem
 
 _FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
+#: Rows nearer to each other than this are one stream, whose lines are fetched ahead.
+_STREAM_BYTES: Final = 3 * _LINE_BYTES
 #: Lines this far apart want the same places in a first cache.
 _PAGE_BYTES: Final = 4096
 #: How fast what is remembered passes over into what is not.
@@ -44,6 +46,8 @@ class Move(NamedTuple):
     #: Bytes of an element, and how many elements there are.
     itemsize: int
     elements: int
+    #: Part of its loads that a mask lets through or not.
+    masked: float
     #: Whether its elements are of type bool and could be either as well.
     unforeseen: bool
     #: Along each of the node's loops; empty where none is divided in its index.
@@ -76,13 +80,15 @@ class Accesses:
 
     def moves(self, node: Node, loops: NodeLoops) -> Mapping[tuple[str, str], Move]:
         """The accesses of a node, by buffer and index."""
+        counts = dict(node.ops)
+        masked = min(counts.get("masked", 0) / max(counts.get("load", 0), 1), 1.0)
         return {
-            (access.buffer, access.index): self._move(access, written, loops)
+            (access.buffer, access.index): self._move(access, written, loops, masked)
             for accesses, written in ((node.reads, False), (node.writes, True))
             for access in accesses
         }
 
-    def _move(self, access: Access, written: bool, loops: NodeLoops) -> Move:
+    def _move(self, access: Access, written: bool, loops: NodeLoops, masked: float) -> Move:
         table = self._table
         costs = table.stores if written else table.loads
         more = table.gather if access.kind == "gather" else FREE
@@ -98,6 +104,7 @@ class Accesses:
             more,
             access.itemsize,
             max(access.bytes // max(access.itemsize, 1), 1),
+            0.0 if written else masked,
             access.buffer in self._unforeseen,
             windings_of(access, loops.loops),
             loops.steps.get((access.buffer, access.index), ()),
@@ -140,6 +147,8 @@ class Accesses:
         # Elements of two bytes beside wider ones fill half a vector.
         half = nest.lanes * _LOW_BYTES < self._vector_bytes and move.itemsize < _FLOAT_BYTES
         part = move.cost.part * nest.partial + move.cost.half * half
+        if half and move.itemsize == _LOW_BYTES:
+            part += self._table.masked_half.vector * move.masked
         if len(nest.tiled) > 1:
             part += self._in_tile(move, nest, turned)
         cost = move.cost._replace(vector=move.cost.vector + part)
@@ -162,18 +171,18 @@ class Accesses:
         return more + table.tile_far.vector * (pitch != 0 and pitch % _PAGE_BYTES == 0)
 
 
-def borders(move: Move, nest: Nest, node: NodeLoops) -> int:
-    """Stretches of what is stored that threads part within a line.
+def borders(move: Move, nest: Nest, node: NodeLoops) -> float:
+    """Stretches of what is stored that threads part within a line, near ones counting less.
 
     They do where the loop that they share goes along such a stretch, others go from one to the
     next, and these do not all begin at a line.
     """
     if not move.written or nest.cut < 0 or node.loops != nest.loops or not move.steps:
-        return 0
+        return 0.0
     step = abs(move.steps[nest.cut])
     chunk = nest.lanes if nest.cut in nest.tiled else 1
     if nest.loops[nest.cut] <= chunk:
-        return 0
+        return 0.0
     others = [
         (extent, abs(other))
         for extent, other in zip(nest.loops, move.steps, strict=True)
@@ -181,8 +190,10 @@ def borders(move: Move, nest: Nest, node: NodeLoops) -> int:
     ]
     within = 0 < step * move.itemsize < _LINE_BYTES
     if not within or all(other * move.itemsize % _LINE_BYTES == 0 for _, other in others):
-        return 0
-    return math.prod(extent for extent, _ in others)
+        return 0.0
+    pitch = min((other * move.itemsize for _, other in others), default=_STREAM_BYTES)
+    near: float = min(pitch / _STREAM_BYTES, 1.0) ** _SHARPNESS
+    return near * math.prod(extent for extent, _ in others)
 
 
 def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:

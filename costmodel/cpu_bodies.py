@@ -75,19 +75,20 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     named = operations_of(node)
     counts = dict(node.ops)
     positions = counts.get("index_expr", 0)
-    dtypes = _dtypes(node.reads, problem)
+    dtypes, written = _dtypes(node.reads, problem), _dtypes(node.writes, problem)
     numbers = sum(dtype in _INTEGERS for dtype in dtypes)
     found = []
     if not any(access.looked_up for access in (*node.reads, *node.writes)):
         # Places in what has a single one there are not looked up.
         named = tuple(each for each in named if each[0] != "indirect_indexing")
-        if "indirect_indexing" in counts:
+        # Where they are not stored either nobody asks for them.
+        if "indirect_indexing" in counts and not _INTEGERS.isdisjoint(written):
             found.append(("placed", float(min(positions, numbers))))
     compared = sum(counts.get(name, 0) for name in COMPARISONS)
     if positions and compared:
         found.append(("position", float(min(positions, compared))))
     wide = sum(dtype in _EIGHT_BYTES for dtype in dtypes)
-    made = not numbers and not _INTEGERS.isdisjoint(_dtypes(node.writes, problem))
+    made = not numbers and not _INTEGERS.isdisjoint(written)
     if wide or (made and not dtypes):
         done = sum(count for name, count in node.ops if name in _ON_EIGHT_BYTES)
         found.append(("eight_bytes", done * wide / len(dtypes) if dtypes else float(done)))

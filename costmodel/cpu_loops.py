@@ -83,7 +83,8 @@ class Nest(NamedTuple):
 
     #: Extents of its loops.
     loops: tuple[int, ...]
-    #: Loops that are vectorised: none, one, or the two sides of a tile that is transposed.
+    #: Loops that are vectorised: none, one, or the two sides of a tile that is transposed; the one
+    #: that vectors lie along comes last.
     tiled: tuple[int, ...]
     #: Elements of a vector; 1 where there is none.
     lanes: int
@@ -283,7 +284,8 @@ def _tiled(main: NodeLoops, nodes: Sequence[NodeLoops], lanes: int) -> tuple[int
     only = [i for i in contiguous if not jumps[i]]
     sides = len(contiguous) == 2 and contiguous[-1] == last  # noqa: PLR2004 - of a tile
     if sides and not only and not broken:
-        return tuple(contiguous)
+        # Vectors do not lie along what is reduced (``CppTile2DKernel.set_ranges``).
+        return tuple(contiguous if last < main.outer else reversed(contiguous))
     if only:
         at = only[-1]
     elif contiguous:

@@ -47,6 +47,9 @@ class Table(NamedTuple):
     #: tile lie multiples of a page away: they want the same places in a cache.
     tile_part: Cost
     tile_far: Cost
+    #: More for half a vector of elements of two bytes that is loaded under a mask: masks of it go
+    #: through memory (``VecMaskLoad`` in ATen/cpu/vec).
+    masked_half: Cost
     #: A vector that is stored in part over what was read: the next load waits for it.
     overwritten: Cost
     #: A stretch of stored elements that threads part among them: each waits for the lines at the

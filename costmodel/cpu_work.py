@@ -186,7 +186,8 @@ class Work:
     def _part(self, i: int, nest: Nest, steps: float, rows: float) -> Part:
         size = nest.lanes * _FLOAT_BYTES / self._vector_bytes
         vectors = steps * size * self._pace
-        return Part(i, nest, vectors, steps * nest.lanes, 0.0, rows * self._pace)
+        lanes = min(steps * nest.lanes, self.loops[i].total / nest.workers)
+        return Part(i, nest, vectors, lanes, 0.0, rows * self._pace)
 
     def _nests(
         self, ids: Sequence[int], levels: Mapping[int, int]

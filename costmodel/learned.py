@@ -239,7 +239,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ]
         jobs = [delayed(self._network)(matrix, target, *one) for one in wanted]
         jobs += [delayed(self._train)(matrix, target, rows) for rows in parts]
-        # Steps of a network are short, so threads would wait for each other; processes start slowly.
+        # Steps of a network are so short that threads wait for each other; processes start slowly.
         own = "loky" if len(target) * len(parts) >= _ROWS_FOR_PROCESSES else "threading"
         with threadpool_limits(1, "blas"):
             # Products this small take longer with several threads.

@@ -105,6 +105,47 @@ def test_each_row_of_a_tile_is_a_vector(narrow: DeviceProfile) -> None:
     assert nest.steps == 3 * 1024 / 8
 
 
+def test_vectors_do_not_lie_along_what_a_tile_reduces(narrow: DeviceProfile) -> None:
+    """As in sums over an image of products of what lies in rows and what lies in columns."""
+    rows, columns = "40*i0 + i1 : 24, 40", "i0 + 24*i1 : 24, 40"
+
+    def nest(ranges: tuple[tuple[int, ...], tuple[int, ...]], written: str) -> Any:
+        n = math.prod(ranges[0])
+        problem = _problem(
+            ranges, _access("contiguous", rows, 960, 1), _access("contiguous", written, n, 1, "b")
+        )
+        also = _access("strided", columns, 960, 24, "c")
+        node = msgspec.structs.replace(problem.nodes[0], reads=(*problem.nodes[0].reads, also))
+        problem = msgspec.structs.replace(problem, nodes=(node,))
+        return nest_of((node_loops(node, problem),), 1, narrow.vector_bytes)
+
+    summed, kept = nest(((24,), (40,)), "i0 : 24"), nest(((24, 40), ()), "i0 : 960")
+    assert (summed.tiled, summed.reduced, summed.steps) == ((1, 0), False, 40 * 24 / 8)
+    assert (kept.tiled, kept.steps) == ((0, 1), 24 * 40 / 8)
+
+
+def test_half_vectors_under_masks_go_through_memory(profile: DeviceProfile) -> None:
+    wide = msgspec.structs.replace(profile, kind="cpu", key="cpu-x-1t", threads=1, vector_width=64)
+
+    def each(itemsize: int, length: int, masked: int) -> float:
+        n = 64 * length
+        read = Access("a", "contiguous", n, itemsize * n, itemsize, 1, f"i0 : {n}")
+        write = Access("b", "contiguous", n, itemsize * n, itemsize, 1, f"i0 : {n}")
+        problem = _problem(((64, length), ()), read, write)
+        ops = (("load", 1), ("masked", masked), ("store", 1))
+        node = msgspec.structs.replace(problem.nodes[0], ops=ops)
+        dtype = "torch.bfloat16" if itemsize == 2 else "torch.float32"
+        buffers = tuple(msgspec.structs.replace(b, dtype=dtype) for b in problem.buffers)
+        problem = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
+        return _column(problem, wide, "instructions") / 64
+
+    more = table_of(wide).masked_half.vector
+    # Rows of 16 elements are too short for vectors of 32.
+    assert each(2, 16, 1) - each(2, 16, 0) > more
+    assert each(2, 32, 1) - each(2, 32, 0) < more / 2
+    assert each(4, 16, 1) - each(4, 16, 0) < more / 2
+
+
 def test_masks_of_a_window_are_found_once_a_row() -> None:
     ops = (("masked", 9), ("index_expr", 36), ("lt", 18), ("maximum", 8))
     still = body_cost(ops, None, table="narrow", still=True)
@@ -233,9 +274,9 @@ def test_threads_are_sent_off_for_each_row_where_columns_are_few(narrow: DeviceP
 def test_indices_that_are_computed_from_numbers_are_worked_out_one_by_one(
     narrow: DeviceProfile,
 ) -> None:
-    """Those of a pooling's offsets; a lookup in what has one place is none."""
+    """Those of a pooling's offsets, which are stored; a lookup in what has one place is none."""
 
-    def each(dtype: str) -> float:
+    def each(dtype: str, written: str) -> float:
         bytes_each = 1 if dtype == "torch.int8" else 4
         read = Access("a", "contiguous", 4096, 4096 * bytes_each, bytes_each, 1, "i0 : 4096")
         problem = _problem(
@@ -243,11 +284,16 @@ def test_indices_that_are_computed_from_numbers_are_worked_out_one_by_one(
         )
         ops = (("load", 1), ("indirect_indexing", 1), ("index_expr", 1), ("store", 1))
         node = msgspec.structs.replace(problem.nodes[0], ops=ops)
-        buffers = (Buffer("a", 4096, dtype, True, False, ("op",)), *problem.buffers[1:])
+        buffers = (
+            Buffer("a", 4096, dtype, True, False, ("op",)),
+            Buffer("b", 32768, written, False, True, ("op",)),
+        )
         problem = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
         return _column(problem, narrow, "lane_by_lane")
 
-    assert each("torch.int8") > 10 * each("torch.float32")
+    assert each("torch.int8", "torch.int64") > 10 * each("torch.float32", "torch.int64")
+    # What nobody asks for is not worked out.
+    assert each("torch.int8", "torch.float64") < each("torch.int8", "torch.int64") / 2
 
 
 @pytest.mark.parametrize(
@@ -434,6 +480,8 @@ def test_long_sums_of_fp32_are_cascades(profile: DeviceProfile) -> None:
     [
         # 1040 rows of 49 elements, which two threads part among them.
         ((49, 1040), "i0 + 49*i1 : 49, 1040", 1040),
+        # The next row's lines come by themselves where rows are half as far apart.
+        ((24, 1040), "i0 + 24*i1 : 24, 1040", 1040 / 8),
         # Each begins at a line, and is parted at one.
         ((64, 1040), "i0 + 64*i1 : 64, 1040", 0),
         # What threads share goes from row to row.
@@ -443,7 +491,7 @@ def test_long_sums_of_fp32_are_cascades(profile: DeviceProfile) -> None:
     ],
 )
 def test_threads_meet_in_lines_that_they_part(
-    narrow: DeviceProfile, loops: tuple[int, ...], written: str, found: int
+    narrow: DeviceProfile, loops: tuple[int, ...], written: str, found: float
 ) -> None:
     n = math.prod(loops)
     read = _access("contiguous", f"i0 : {n}", n, 1)
