@@ -19,6 +19,8 @@ from fusewise.schedule.problem import Access, Node, Problem
 _FLOAT_BYTES, _LOW_BYTES, _LINE_BYTES = 4, 2, 64
 #: Rows nearer to each other than this are one stream, whose lines are fetched ahead.
 _STREAM_BYTES: Final = 3 * _LINE_BYTES
+#: How fast waits fall with the distance of rows.
+_NEARNESS: Final = 3.0
 #: Lines this far apart want the same places in a first cache.
 _PAGE_BYTES: Final = 4096
 #: How fast what is remembered passes over into what is not.
@@ -192,7 +194,7 @@ def borders(move: Move, nest: Nest, node: NodeLoops) -> float:
     if not within or all(other * move.itemsize % _LINE_BYTES == 0 for _, other in others):
         return 0.0
     pitch = min((other * move.itemsize for _, other in others), default=_STREAM_BYTES)
-    near: float = min(pitch / _STREAM_BYTES, 1.0) ** _SHARPNESS
+    near: float = min(pitch / _STREAM_BYTES, 1.0) ** _NEARNESS
     return near * math.prod(extent for extent, _ in others)
 
 

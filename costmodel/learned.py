@@ -231,18 +231,18 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> list[tuple[lightgbm.Booster, Networks | None]]:
         """Trees and networks of each of these parts of the rows, side by side."""
         scalings = [Scaling.of(matrix[rows]) for rows in parts]
-        # What takes longest comes first.
         wanted = [
             (rows, scaling, number)
             for rows, scaling in zip(parts, scalings, strict=True)
             for number in range(self.networks)
         ]
+        # Networks come first, which take longest.
         jobs = [delayed(self._network)(matrix, target, *one) for one in wanted]
         jobs += [delayed(self._train)(matrix, target, rows) for rows in parts]
         # Steps of a network are so short that threads wait for each other; processes start slowly.
         own = "loky" if len(target) * len(parts) >= _ROWS_FOR_PROCESSES else "threading"
+        # Products this small take longer with several threads, and far longer on a busy machine.
         with threadpool_limits(1, "blas"):
-            # Products this small take longer with several threads.
             limit = {"inner_max_num_threads": 1} if own == "loky" else {}
             with parallel_config(own, n_jobs=os.cpu_count(), **limit):
                 found = Parallel()(jobs)
