@@ -7,6 +7,7 @@ test data, and knows nothing of plans.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -231,13 +232,12 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> list[tuple[lightgbm.Booster, Networks | None]]:
         """Trees and networks of each of these parts of the rows, side by side."""
         scalings = [Scaling.of(matrix[rows]) for rows in parts]
-        wanted = [
-            (rows, scaling, number)
+        # Networks come first, which take longest.
+        jobs = [
+            delayed(self._network)(matrix, target, rows, scaling, number)
             for rows, scaling in zip(parts, scalings, strict=True)
             for number in range(self.networks)
         ]
-        # Networks come first, which take longest.
-        jobs = [delayed(self._network)(matrix, target, *one) for one in wanted]
         jobs += [delayed(self._train)(matrix, target, rows) for rows in parts]
         # Steps of a network are so short that threads wait for each other; processes start slowly.
         own = "loky" if len(target) * len(parts) >= _ROWS_FOR_PROCESSES else "threading"
@@ -245,16 +245,11 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         with threadpool_limits(1, "blas"):
             limit = {"inner_max_num_threads": 1} if own == "loky" else {}
             with parallel_config(own, n_jobs=os.cpu_count(), **limit):
-                found = Parallel()(jobs)
-        networks, boosters = found[: len(wanted)], found[len(wanted) :]
+                found = iter(Parallel()(jobs))
+        networks = [tuple(itertools.islice(found, self.networks)) for _ in parts]
         return [
-            (
-                booster,
-                Networks(scaling, tuple(networks[at * self.networks :][: self.networks]))
-                if self.networks
-                else None,
-            )
-            for at, (booster, scaling) in enumerate(zip(boosters, scalings, strict=True))
+            (booster, Networks(scaling, some) if some else None)
+            for booster, scaling, some in zip(found, scalings, networks, strict=True)
         ]
 
     def _network(
