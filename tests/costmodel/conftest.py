@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -203,3 +204,9 @@ def kernel_text() -> Callable[[str], str]:
 def every_kernel() -> tuple[str, ...]:
     """The sources of all of them."""
     return tuple(path.read_text("utf-8") for path in sorted(_KERNELS.glob("*.txt")))
+
+
+@pytest.fixture
+def narrow(profile: DeviceProfile) -> DeviceProfile:
+    """A processor of two threads with vectors of eight fp32 elements."""
+    return msgspec.structs.replace(profile, kind="cpu", key="cpu-x-2t", threads=2, vector_width=32)

@@ -13,91 +13,41 @@ from fusewise.costmodel.cpu_costs import TABLES, body_cost, table_of
 from fusewise.costmodel.cpu_loops import nest_of, node_loops
 from fusewise.costmodel.cpu_processors import NARROW, SWIFT, WIDE
 from fusewise.costmodel.cpu_tables import Table
-from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer
-from fusewise.costmodel.meeting import Meeting
 from fusewise.costmodel.roofline import roofline_us
-from fusewise.schedule.problem import Access, Buffer, Node, Problem
-
-
-@pytest.fixture
-def narrow(profile: DeviceProfile) -> DeviceProfile:
-    """A processor of two threads with vectors of eight fp32 elements."""
-    return msgspec.structs.replace(profile, kind="cpu", key="cpu-x-2t", threads=2, vector_width=32)
-
-
-def _access(kind: Any, index: str, elements: int, stride: int, buffer: str = "a") -> Access:
-    return Access(buffer, kind, elements, 4 * elements, 4, stride, index)
-
-
-def _problem(
-    ranges: tuple[tuple[int, ...], tuple[int, ...]], read: Access, written: Access
-) -> Problem:
-    numel, rnumel = 1, 1
-    for n in ranges[0]:
-        numel *= n
-    for n in ranges[1]:
-        rnumel *= n
-    node = Node(
-        name="op",
-        kind="reduction" if ranges[1] else "pointwise",
-        device="cpu",
-        numel=numel,
-        rnumel=rnumel,
-        ranges=ranges,
-        reduction_type="sum" if ranges[1] else "",
-        reads=(read,),
-        writes=(written,),
-        ops=(("load", 1), ("add", 1), ("store", 1)),
-        origins=(),
-        source="",
-        order=0,
-        compiler_us=0.0,
-        flops=0,
-        signature="op",
-    )
-    buffers = tuple(
-        Buffer(name, 4 * numel * rnumel, "torch.float32", name == "a", name == "b", ("op",))
-        for name in ("a", "b")
-    )
-    return Problem("key", "inference", (node,), buffers, (), ())
-
-
-def _column(problem: Problem, profile: DeviceProfile, name: str) -> float:
-    value = Featurizer(problem, profile).group(["op"])[COLUMN[name]]
-    return float(2.0**value - 1.0)
+from fusewise.schedule.problem import Access, Buffer, Problem
+from tests.costmodel.one_node import access, column, problem_of
 
 
 def test_ends_of_rows_are_partial_vectors_and_rows_start_loops(narrow: DeviceProfile) -> None:
     def rows(length: int) -> Problem:
         index = f"{2 * length}*i0 + i1 : 1024, {length}"
-        read = _access("contiguous", index, 1024 * length, 1)
-        write = _access("contiguous", f"i0 : {1024 * length}", 1024 * length, 1, "b")
-        return _problem(((1024, length), ()), read, write)
+        read = access("contiguous", index, 1024 * length, 1)
+        write = access("contiguous", f"i0 : {1024 * length}", 1024 * length, 1, "b")
+        return problem_of(((1024, length), ()), read, write)
 
     # 512 rows for each thread, of two vectors, one of which is not full.
-    assert _column(rows(12), narrow, "partial_vectors") == pytest.approx(512)
-    assert _column(rows(16), narrow, "partial_vectors") == 0
-    assert _column(rows(12), narrow, "loop_starts") == pytest.approx(512)
-    assert _column(rows(12), narrow, "instructions") > _column(rows(16), narrow, "instructions")
+    assert column(rows(12), narrow, "partial_vectors") == pytest.approx(512)
+    assert column(rows(16), narrow, "partial_vectors") == 0
+    assert column(rows(12), narrow, "loop_starts") == pytest.approx(512)
+    assert column(rows(12), narrow, "instructions") > column(rows(16), narrow, "instructions")
 
 
 def test_what_is_reduced_is_stored_once_a_row(narrow: DeviceProfile) -> None:
     """The store of a bool is taken element by element, but only one a row is stored."""
-    read = _access("contiguous", f"i0 : {1 << 16}", 1 << 16, 1)
+    read = access("contiguous", f"i0 : {1 << 16}", 1 << 16, 1)
     written = Access("b", "contiguous", 1 << 10, 1 << 10, 1, 1, f"i0 : {1 << 10}")
-    problem = _problem(((1 << 10,), (1 << 6,)), read, written)
+    problem = problem_of(((1 << 10,), (1 << 6,)), read, written)
     # Two threads: 32,768 elements each, but 512 results.
-    assert _column(problem, narrow, "lane_by_lane") < (1 << 15) * NARROW.stores[0].lane / 10
+    assert column(problem, narrow, "lane_by_lane") < (1 << 15) * NARROW.stores[0].lane / 10
 
 
 def test_each_row_of_a_tile_is_a_vector(narrow: DeviceProfile) -> None:
-    read = _access("contiguous", "i0 : 3072", 3072, 1)
-    write = _access("strided", "i0 + 3*i1 : 3, 1024", 3072, 3, "b")
+    read = access("contiguous", "i0 : 3072", 3072, 1)
+    write = access("strided", "i0 + 3*i1 : 3, 1024", 3072, 3, "b")
     loops = node_loops(
-        _problem(((3, 1024), ()), read, write).nodes[0], _problem(((3, 1024), ()), read, write)
+        problem_of(((3, 1024), ()), read, write).nodes[0], problem_of(((3, 1024), ()), read, write)
     )
     nest = nest_of([loops], 1, 32)
     assert nest.tiled == (0, 1)
@@ -111,10 +61,10 @@ def test_vectors_do_not_lie_along_what_a_tile_reduces(narrow: DeviceProfile) -> 
 
     def nest(ranges: tuple[tuple[int, ...], tuple[int, ...]], written: str) -> Any:
         n = math.prod(ranges[0])
-        problem = _problem(
-            ranges, _access("contiguous", rows, 960, 1), _access("contiguous", written, n, 1, "b")
+        problem = problem_of(
+            ranges, access("contiguous", rows, 960, 1), access("contiguous", written, n, 1, "b")
         )
-        also = _access("strided", columns, 960, 24, "c")
+        also = access("strided", columns, 960, 24, "c")
         node = msgspec.structs.replace(problem.nodes[0], reads=(*problem.nodes[0].reads, also))
         problem = msgspec.structs.replace(problem, nodes=(node,))
         return nest_of((node_loops(node, problem),), 1, narrow.vector_bytes)
@@ -122,28 +72,6 @@ def test_vectors_do_not_lie_along_what_a_tile_reduces(narrow: DeviceProfile) -> 
     summed, kept = nest(((24,), (40,)), "i0 : 24"), nest(((24, 40), ()), "i0 : 960")
     assert (summed.tiled, summed.reduced, summed.steps) == ((1, 0), False, 40 * 24 / 8)
     assert (kept.tiled, kept.steps) == ((0, 1), 24 * 40 / 8)
-
-
-def test_half_vectors_under_masks_go_through_memory(profile: DeviceProfile) -> None:
-    wide = msgspec.structs.replace(profile, kind="cpu", key="cpu-x-1t", threads=1, vector_width=64)
-
-    def each(itemsize: int, length: int, masked: int) -> float:
-        n = 64 * length
-        read = Access("a", "contiguous", n, itemsize * n, itemsize, 1, f"i0 : {n}")
-        write = Access("b", "contiguous", n, itemsize * n, itemsize, 1, f"i0 : {n}")
-        problem = _problem(((64, length), ()), read, write)
-        ops = (("load", 1), ("masked", masked), ("store", 1))
-        node = msgspec.structs.replace(problem.nodes[0], ops=ops)
-        dtype = "torch.bfloat16" if itemsize == 2 else "torch.float32"
-        buffers = tuple(msgspec.structs.replace(b, dtype=dtype) for b in problem.buffers)
-        problem = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
-        return _column(problem, wide, "instructions") / 64
-
-    more = table_of(wide).masked_half.vector
-    # Rows of 16 elements are too short for vectors of 32.
-    assert each(2, 16, 1) - each(2, 16, 0) > more
-    assert each(2, 32, 1) - each(2, 32, 0) < more / 2
-    assert each(4, 16, 1) - each(4, 16, 0) < more / 2
 
 
 def test_masks_of_a_window_are_found_once_a_row() -> None:
@@ -170,8 +98,8 @@ def test_masks_of_a_window_are_found_once_a_row() -> None:
 def test_masks_of_slices_stay_along_vectors(
     index: str, ops: tuple[tuple[str, int], ...], still: bool
 ) -> None:
-    read = _access("broadcast", index, 128, 1)
-    problem = _problem(((8, 4, 16), ()), read, _access("contiguous", "i0 : 512", 512, 1, "b"))
+    read = access("broadcast", index, 128, 1)
+    problem = problem_of(((8, 4, 16), ()), read, access("contiguous", "i0 : 512", 512, 1, "b"))
     node = msgspec.structs.replace(problem.nodes[0], ops=(*ops, ("store", 1)))
     assert node_loops(node, problem).still == still
 
@@ -225,25 +153,25 @@ def test_loops_whose_quotients_no_vector_keeps_to(
 ) -> None:
     """With few operations beside they are not vectorised, with many it is each lane for itself."""
     size = math.prod(loops)
-    write = _access("contiguous", f"i0 : {size}", size, 1, "b")
-    problem = _problem((loops, ()), _access("strided", index, size, 1), write)
-    assert (_column(problem, narrow, "scalar_work") > 0) is broken
+    write = access("contiguous", f"i0 : {size}", size, 1, "b")
+    problem = problem_of((loops, ()), access("strided", index, size, 1), write)
+    assert (column(problem, narrow, "scalar_work") > 0) is broken
     busy = msgspec.structs.replace(problem.nodes[0], ops=(("load", 1), ("add", 30), ("store", 1)))
     problem = msgspec.structs.replace(problem, nodes=(busy,))
-    assert _column(problem, narrow, "scalar_work") == 0
-    assert (_column(problem, narrow, "lane_by_lane") > 0.5 * size) is broken
+    assert column(problem, narrow, "scalar_work") == 0
+    assert (column(problem, narrow, "lane_by_lane") > 0.5 * size) is broken
 
 
 def test_what_is_one_loop_to_a_node_is_several_beside_another(narrow: DeviceProfile) -> None:
-    whole = _problem(
+    whole = problem_of(
         ((4096 * 15,), ()),
-        _access("contiguous", f"i0 : {4096 * 15}", 4096 * 15, 1),
-        _access("contiguous", f"i0 : {4096 * 15}", 4096 * 15, 1, "b"),
+        access("contiguous", f"i0 : {4096 * 15}", 4096 * 15, 1),
+        access("contiguous", f"i0 : {4096 * 15}", 4096 * 15, 1, "b"),
     )
-    rows = _problem(
+    rows = problem_of(
         ((4096, 15), ()),
-        _access("contiguous", "17*i0 + i1 : 4096, 15", 4096 * 15, 1),
-        _access("contiguous", f"i0 : {4096 * 15}", 4096 * 15, 1, "b"),
+        access("contiguous", "17*i0 + i1 : 4096, 15", 4096 * 15, 1),
+        access("contiguous", f"i0 : {4096 * 15}", 4096 * 15, 1, "b"),
     )
     both = [node_loops(problem.nodes[0], problem) for problem in (whole, rows)]
     nest = nest_of(both, 2, narrow.vector_bytes)
@@ -257,13 +185,13 @@ def test_threads_are_sent_off_for_each_row_where_columns_are_few(narrow: DeviceP
     def summed(columns: int) -> Problem:
         size = 4096 * 16 * columns
         index = f"{16 * columns}*i0 + i1 + {columns}*i2 : 4096, {columns}, 16"
-        write = _access("contiguous", f"i0 : {4096 * columns}", 4096 * columns, 1, "b")
-        return _problem(((4096, columns), (16,)), _access("strided", index, size, columns), write)
+        write = access("contiguous", f"i0 : {4096 * columns}", 4096 * columns, 1, "b")
+        return problem_of(((4096, columns), (16,)), access("strided", index, size, columns), write)
 
-    assert _column(summed(4), narrow, "sent_off") == pytest.approx(4096)
-    assert _column(summed(8), narrow, "sent_off") == pytest.approx(1)
+    assert column(summed(4), narrow, "sent_off") == pytest.approx(4096)
+    assert column(summed(8), narrow, "sent_off") == pytest.approx(1)
     alone = msgspec.structs.replace(narrow, threads=1)
-    assert _column(summed(4), alone, "sent_off") == 0
+    assert column(summed(4), alone, "sent_off") == 0
 
     def us(columns: int) -> float:
         return float(roofline_us(Featurizer(summed(columns), narrow).group(["op"])[None])[0])
@@ -279,7 +207,7 @@ def test_indices_that_are_computed_from_numbers_are_worked_out_one_by_one(
     def each(dtype: str, written: str) -> float:
         bytes_each = 1 if dtype == "torch.int8" else 4
         read = Access("a", "contiguous", 4096, 4096 * bytes_each, bytes_each, 1, "i0 : 4096")
-        problem = _problem(
+        problem = problem_of(
             ((64, 64), ()), read, Access("b", "contiguous", 4096, 32768, 8, 1, "i0 : 4096")
         )
         ops = (("load", 1), ("indirect_indexing", 1), ("index_expr", 1), ("store", 1))
@@ -289,7 +217,7 @@ def test_indices_that_are_computed_from_numbers_are_worked_out_one_by_one(
             Buffer("b", 32768, written, False, True, ("op",)),
         )
         problem = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
-        return _column(problem, narrow, "lane_by_lane")
+        return column(problem, narrow, "lane_by_lane")
 
     assert each("torch.int8", "torch.int64") > 10 * each("torch.float32", "torch.int64")
     # What nobody asks for is not worked out.
@@ -315,10 +243,10 @@ def test_numbers_of_eight_bytes_take_longer(
 
     def instructions(dtypes: tuple[str, str]) -> float:
         index = "i0 : 4096"
-        problem = _problem(
+        problem = problem_of(
             ((4096,), ()),
-            _access("contiguous", index, 4096, 1),
-            _access("contiguous", index, 4096, 1, "b"),
+            access("contiguous", index, 4096, 1),
+            access("contiguous", index, 4096, 1, "b"),
         )
         ops = (("load", 1), (op, 16), ("store", 1))
         node = msgspec.structs.replace(problem.nodes[0], ops=ops)
@@ -327,86 +255,10 @@ def test_numbers_of_eight_bytes_take_longer(
             for buffer, dtype in zip(problem.buffers, dtypes, strict=True)
         )
         problem = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
-        return _column(problem, narrow, "instructions")
+        return column(problem, narrow, "instructions")
 
     plain = instructions(("torch.float32", "torch.float32"))
     assert (instructions((read, written)) > 1.2 * plain) is more
-
-
-def test_rows_stored_in_part_over_what_was_read_wait(narrow: DeviceProfile) -> None:
-    def instructions(row: int, over: bool) -> float:
-        size = 4096 * row
-        index = f"{row}*i0 + i1 : 4096, {row}"
-        read, write = (_access("contiguous", index, size, 1, name) for name in "ab")
-        problem = _problem(((4096, row), ()), read, write)
-        work = Work(problem, narrow, problem.nodes)
-        met = Meeting(problem, narrow, problem.nodes, {"op": 0}).columns([0])
-        return work.columns([0], met, 8.0 * size, 4.0 * size * over)[WORK.index("instructions")]
-
-    assert instructions(12, over=True) > 1.5 * instructions(12, over=False)
-    assert instructions(16, over=True) == instructions(16, over=False)
-
-
-def test_tiles_of_rows_a_page_apart_take_longer(narrow: DeviceProfile) -> None:
-    def each(pitch: int) -> float:
-        size = 512 * 256
-        read = _access("contiguous", f"{pitch}*i0 + i1 : 512, 256", size, 1)
-        write = _access("strided", "i0 + 512*i1 : 512, 256", size, 512, "b")
-        return _column(_problem(((512, 256), ()), read, write), narrow, "instructions")
-
-    assert each(1024) > 1.1 * each(1000) == pytest.approx(1.1 * each(1040))
-
-
-def test_what_is_looked_up_once_a_row_is_no_gather(narrow: DeviceProfile) -> None:
-    """Its index is read once for all of the row, or for each element."""
-
-    def each(moves: bool) -> float:
-        index = "128*i0 + i1 : 64, 128" if moves else "i0 : 64"
-        number = Access("n", "contiguous" if moves else "broadcast", 8192, 8192, 8, 1, index)
-        read = _access("gather", "tmp0 : ", 8192, 0)
-        problem = _problem(((64, 128), ()), read, _access("contiguous", "i0 : 8192", 8192, 1, "b"))
-        node = msgspec.structs.replace(problem.nodes[0], reads=(number, read))
-        numbers = Buffer("n", 8 * 8192, "torch.int64", True, False, ("op",))
-        found = msgspec.structs.replace(problem, nodes=(node,), buffers=(*problem.buffers, numbers))
-        return _column(found, narrow, "lane_by_lane")
-
-    assert each(moves=False) < each(moves=True) / 4
-
-
-def test_branches_of_few_flags_are_remembered(narrow: DeviceProfile) -> None:
-    def each(elements: int) -> float:
-        index = f"i0 : {elements}"
-        read = _access("contiguous", index, elements, 1)
-        problem = _problem(((elements,), ()), read, _access("contiguous", index, elements, 1, "b"))
-        return _column(_flags(problem, "le"), narrow, "lane_by_lane") / elements
-
-    assert each(1 << 14) < 0.35 * each(1 << 22)
-
-
-def _flags(problem: Problem, name: str) -> Problem:
-    """``problem`` where what is read is of type bool and called ``name``."""
-    node = problem.nodes[0]
-    reads = tuple(msgspec.structs.replace(access, buffer=name) for access in node.reads)
-    buffers = tuple(
-        msgspec.structs.replace(buffer, dtype="torch.bool", name=name)
-        if buffer.name == "a"
-        else buffer
-        for buffer in problem.buffers
-    )
-    changed = msgspec.structs.replace(node, reads=reads)
-    return msgspec.structs.replace(problem, nodes=(changed,), buffers=buffers)
-
-
-@pytest.mark.parametrize(("name", "dear"), [("le_3", True), ("lt", True), ("gt_24", False)])
-def test_flags_of_comparisons_could_be_either_as_well(
-    narrow: DeviceProfile, name: str, dear: bool
-) -> None:
-    """What is smaller than something is told by data; most of what dropout keeps is kept."""
-    n = 1 << 22
-    read = _access("contiguous", f"i0 : {n}", n, 1)
-    problem = _problem(((n,), ()), read, _access("contiguous", f"i0 : {n}", n, 1, "b"))
-    alike = _column(_flags(problem, "eq"), narrow, "lane_by_lane")
-    assert (_column(_flags(problem, name), narrow, "lane_by_lane") > 2 * alike) is dear
 
 
 @pytest.mark.parametrize(
@@ -425,14 +277,14 @@ def test_roots_are_found_where_what_they_are_of_moves(
     narrow: DeviceProfile, loops: tuple[int, ...], index: str, written: str, dear: bool
 ) -> None:
     n = math.prod(loops)
-    data = _access("contiguous", f"i0 : {n}", n, 1, "d")
-    read = _access("broadcast", index, n, 1)
-    problem = _problem((loops, ()), read, _access("strided", written, n, 1, "b"))
+    data = access("contiguous", f"i0 : {n}", n, 1, "d")
+    read = access("broadcast", index, n, 1)
+    problem = problem_of((loops, ()), read, access("strided", written, n, 1, "b"))
 
     def instructions(name: str) -> float:
         ops = (("load", 2), (name, 1), ("mul", 1), ("store", 1))
         node = msgspec.structs.replace(problem.nodes[0], reads=(read, data), ops=ops)
-        return _column(msgspec.structs.replace(problem, nodes=(node,)), narrow, "instructions")
+        return column(msgspec.structs.replace(problem, nodes=(node,)), narrow, "instructions")
 
     more = instructions("rsqrt") - instructions("mul")
     each = NARROW.operations["rsqrt"].vector - NARROW.operations["mul"].vector
@@ -443,12 +295,12 @@ def test_what_does_not_move_along_a_row_is_done_once_a_row(narrow: DeviceProfile
     n = 1024 * 512
 
     def instructions(index: str) -> float:
-        read = _access("broadcast", index, n, 1)
-        written = _access("contiguous", f"i0 : {n}", n, 1, "b")
-        problem = _problem(((1024, 512), ()), read, written)
+        read = access("broadcast", index, n, 1)
+        written = access("contiguous", f"i0 : {n}", n, 1, "b")
+        problem = problem_of(((1024, 512), ()), read, written)
         ops = (("exp", 1), ("load", 1), ("store", 1))
         node = msgspec.structs.replace(problem.nodes[0], ops=ops)
-        return _column(msgspec.structs.replace(problem, nodes=(node,)), narrow, "instructions")
+        return column(msgspec.structs.replace(problem, nodes=(node,)), narrow, "instructions")
 
     assert instructions("i0 : 512") == pytest.approx(instructions(f"i0 : {n}"))
     assert 0 < instructions("i0 : 1024") < instructions(f"i0 : {n}") / 3
@@ -459,75 +311,17 @@ def test_long_sums_of_fp32_are_cascades(profile: DeviceProfile) -> None:
     table = table_of(profile)
 
     def each(length: int, dtype: str) -> float:
-        read = _access("contiguous", f"i0 : {64 * length}", 64 * length, 1)
-        problem = _problem(((64,), (length,)), read, _access("contiguous", "i0 : 64", 64, 1, "b"))
+        read = access("contiguous", f"i0 : {64 * length}", 64 * length, 1)
+        problem = problem_of(((64,), (length,)), read, access("contiguous", "i0 : 64", 64, 1, "b"))
         buffers = tuple(
             msgspec.structs.replace(buffer, dtype=dtype) if buffer.name == "b" else buffer
             for buffer in problem.buffers
         )
         changed = msgspec.structs.replace(problem, buffers=buffers)
-        return _column(changed, profile, "instructions") / length
+        return column(changed, profile, "instructions") / length
 
     more = table.steps["cascade"].vector - table.steps["sum"].vector
     long = each(8192, "torch.float32") - each(8192, "torch.bfloat16")
     assert abs(long) > 0
     assert (long > 0) == (more > 0)
     assert each(4096, "torch.float32") == pytest.approx(each(4096, "torch.bfloat16"))
-
-
-@pytest.mark.parametrize(
-    ("loops", "written", "found"),
-    [
-        # 1040 rows of 49 elements, which two threads part among them.
-        ((49, 1040), "i0 + 49*i1 : 49, 1040", 1040),
-        # The next row's lines come by themselves where rows are half as far apart.
-        ((24, 1040), "i0 + 24*i1 : 24, 1040", 1040 / 8),
-        # Each begins at a line, and is parted at one.
-        ((64, 1040), "i0 + 64*i1 : 64, 1040", 0),
-        # What threads share goes from row to row.
-        ((1040, 49), "i0 : 50960", 0),
-        # One thread has it all.
-        ((8, 1040), "i0 + 8*i1 : 8, 1040", 0),
-    ],
-)
-def test_threads_meet_in_lines_that_they_part(
-    narrow: DeviceProfile, loops: tuple[int, ...], written: str, found: float
-) -> None:
-    n = math.prod(loops)
-    read = _access("contiguous", f"i0 : {n}", n, 1)
-    stride = 1 if "i1" not in written else loops[0]
-    problem = _problem((loops, ()), read, _access("strided", written, n, stride, "b"))
-    assert _column(problem, narrow, "borders") == pytest.approx(found)
-
-
-def test_flags_that_could_be_either_are_told_apart(narrow: DeviceProfile) -> None:
-    n = 1 << 20
-    read = _access("contiguous", f"i0 : {n}", n, 1)
-    problem = _problem(((n,), ()), read, _access("contiguous", f"i0 : {n}", n, 1, "b"))
-    assert _column(_flags(problem, "eq"), narrow, "unforeseen") == 0
-    unforeseen = _column(_flags(problem, "le"), narrow, "unforeseen")
-    assert 0 < unforeseen < _column(_flags(problem, "le"), narrow, "lane_by_lane")
-
-
-@pytest.mark.parametrize(
-    ("index", "stride", "dearer"),
-    [
-        # Threads have lines of their own, and additions go on along the row.
-        ("1024*i0 + tmp0 : 64", 1024, "none"),
-        # Threads add to neighbours.
-        ("i0 + 64*tmp0 : 64", 1, "shared"),
-    ],
-)
-def test_additions_cost_by_the_lines_that_they_go_to(
-    narrow: DeviceProfile, index: str, stride: int, dearer: str
-) -> None:
-    elements = 64 * 128
-    read = _access("contiguous", f"i0 : {elements}", elements, 1)
-    problem = _problem(((64, 128), ()), read, _access("atomic", index, elements, stride, "b"))
-    more = {"none": 0.0, "shared": NARROW.atomic_shared.lane}
-    store, added = NARROW.stores[4].lane, NARROW.atomic.lane
-    # Nothing else is taken one by one but a small part of the load.
-    each = store + added + more[dearer] + NARROW.loads[4].lane
-    assert _column(problem, narrow, "lane_by_lane") / (elements / 2) == pytest.approx(
-        each, rel=0.01
-    )

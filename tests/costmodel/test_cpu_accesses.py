@@ -1,0 +1,170 @@
+"""What loads and stores in C++ loops are told to cost, by how they go along vectors and threads."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from fusewise.costmodel.cpu_costs import table_of
+from fusewise.costmodel.cpu_processors import NARROW
+from fusewise.costmodel.cpu_work import WORK, Work
+from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.meeting import Meeting
+from fusewise.schedule.problem import Access, Buffer, Problem
+from tests.costmodel.one_node import access, column, problem_of
+
+
+def test_half_vectors_under_masks_go_through_memory(profile: DeviceProfile) -> None:
+    wide = msgspec.structs.replace(profile, kind="cpu", key="cpu-x-1t", threads=1, vector_width=64)
+
+    def each(itemsize: int, length: int, masked: int) -> float:
+        n = 64 * length
+        read = Access("a", "contiguous", n, itemsize * n, itemsize, 1, f"i0 : {n}")
+        write = Access("b", "contiguous", n, itemsize * n, itemsize, 1, f"i0 : {n}")
+        problem = problem_of(((64, length), ()), read, write)
+        ops = (("load", 1), ("masked", masked), ("store", 1))
+        node = msgspec.structs.replace(problem.nodes[0], ops=ops)
+        dtype = "torch.bfloat16" if itemsize == 2 else "torch.float32"
+        buffers = tuple(msgspec.structs.replace(b, dtype=dtype) for b in problem.buffers)
+        problem = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
+        return column(problem, wide, "instructions") / 64
+
+    more = table_of(wide).masked_half.vector
+    # Rows of 16 elements are too short for vectors of 32.
+    assert each(2, 16, 1) - each(2, 16, 0) > more
+    assert each(2, 32, 1) - each(2, 32, 0) < more / 2
+    assert each(4, 16, 1) - each(4, 16, 0) < more / 2
+
+
+def test_rows_stored_in_part_over_what_was_read_wait(narrow: DeviceProfile) -> None:
+    def instructions(row: int, over: bool) -> float:
+        size = 4096 * row
+        index = f"{row}*i0 + i1 : 4096, {row}"
+        read, write = (access("contiguous", index, size, 1, name) for name in "ab")
+        problem = problem_of(((4096, row), ()), read, write)
+        work = Work(problem, narrow, problem.nodes)
+        met = Meeting(problem, narrow, problem.nodes, {"op": 0}).columns([0])
+        return work.columns([0], met, 8.0 * size, 4.0 * size * over)[WORK.index("instructions")]
+
+    assert instructions(12, over=True) > 1.5 * instructions(12, over=False)
+    assert instructions(16, over=True) == instructions(16, over=False)
+
+
+def test_tiles_of_rows_a_page_apart_take_longer(narrow: DeviceProfile) -> None:
+    def each(pitch: int) -> float:
+        size = 512 * 256
+        read = access("contiguous", f"{pitch}*i0 + i1 : 512, 256", size, 1)
+        write = access("strided", "i0 + 512*i1 : 512, 256", size, 512, "b")
+        return column(problem_of(((512, 256), ()), read, write), narrow, "instructions")
+
+    assert each(1024) > 1.1 * each(1000) == pytest.approx(1.1 * each(1040))
+
+
+def test_what_is_looked_up_once_a_row_is_no_gather(narrow: DeviceProfile) -> None:
+    """Its index is read once for all of the row, or for each element."""
+
+    def each(moves: bool) -> float:
+        index = "128*i0 + i1 : 64, 128" if moves else "i0 : 64"
+        number = Access("n", "contiguous" if moves else "broadcast", 8192, 8192, 8, 1, index)
+        read = access("gather", "tmp0 : ", 8192, 0)
+        problem = problem_of(((64, 128), ()), read, access("contiguous", "i0 : 8192", 8192, 1, "b"))
+        node = msgspec.structs.replace(problem.nodes[0], reads=(number, read))
+        numbers = Buffer("n", 8 * 8192, "torch.int64", True, False, ("op",))
+        found = msgspec.structs.replace(problem, nodes=(node,), buffers=(*problem.buffers, numbers))
+        return column(found, narrow, "lane_by_lane")
+
+    assert each(moves=False) < each(moves=True) / 4
+
+
+def test_branches_of_few_flags_are_remembered(narrow: DeviceProfile) -> None:
+    def each(elements: int) -> float:
+        index = f"i0 : {elements}"
+        read = access("contiguous", index, elements, 1)
+        problem = problem_of(((elements,), ()), read, access("contiguous", index, elements, 1, "b"))
+        return column(_flags(problem, "le"), narrow, "lane_by_lane") / elements
+
+    assert each(1 << 14) < 0.35 * each(1 << 22)
+
+
+def _flags(problem: Problem, name: str) -> Problem:
+    """``problem`` where what is read is of type bool and called ``name``."""
+    node = problem.nodes[0]
+    reads = tuple(msgspec.structs.replace(access, buffer=name) for access in node.reads)
+    buffers = tuple(
+        msgspec.structs.replace(buffer, dtype="torch.bool", name=name)
+        if buffer.name == "a"
+        else buffer
+        for buffer in problem.buffers
+    )
+    changed = msgspec.structs.replace(node, reads=reads)
+    return msgspec.structs.replace(problem, nodes=(changed,), buffers=buffers)
+
+
+@pytest.mark.parametrize(("name", "dear"), [("le_3", True), ("lt", True), ("gt_24", False)])
+def test_flags_of_comparisons_could_be_either_as_well(
+    narrow: DeviceProfile, name: str, dear: bool
+) -> None:
+    """What is smaller than something is told by data; most of what dropout keeps is kept."""
+    n = 1 << 22
+    read = access("contiguous", f"i0 : {n}", n, 1)
+    problem = problem_of(((n,), ()), read, access("contiguous", f"i0 : {n}", n, 1, "b"))
+    alike = column(_flags(problem, "eq"), narrow, "lane_by_lane")
+    assert (column(_flags(problem, name), narrow, "lane_by_lane") > 2 * alike) is dear
+
+
+@pytest.mark.parametrize(
+    ("loops", "written", "found"),
+    [
+        # 1040 rows of 49 elements, which two threads part among them.
+        ((49, 1040), "i0 + 49*i1 : 49, 1040", 1040),
+        # The next row's lines come by themselves where rows are half as far apart.
+        ((24, 1040), "i0 + 24*i1 : 24, 1040", 1040 / 8),
+        # Each begins at a line, and is parted at one.
+        ((64, 1040), "i0 + 64*i1 : 64, 1040", 0),
+        # What threads share goes from row to row.
+        ((1040, 49), "i0 : 50960", 0),
+        # One thread has it all.
+        ((8, 1040), "i0 + 8*i1 : 8, 1040", 0),
+    ],
+)
+def test_threads_meet_in_lines_that_they_part(
+    narrow: DeviceProfile, loops: tuple[int, ...], written: str, found: float
+) -> None:
+    n = math.prod(loops)
+    read = access("contiguous", f"i0 : {n}", n, 1)
+    stride = 1 if "i1" not in written else loops[0]
+    problem = problem_of((loops, ()), read, access("strided", written, n, stride, "b"))
+    assert column(problem, narrow, "borders") == pytest.approx(found)
+
+
+def test_flags_that_could_be_either_are_told_apart(narrow: DeviceProfile) -> None:
+    n = 1 << 20
+    read = access("contiguous", f"i0 : {n}", n, 1)
+    problem = problem_of(((n,), ()), read, access("contiguous", f"i0 : {n}", n, 1, "b"))
+    assert column(_flags(problem, "eq"), narrow, "unforeseen") == 0
+    unforeseen = column(_flags(problem, "le"), narrow, "unforeseen")
+    assert 0 < unforeseen < column(_flags(problem, "le"), narrow, "lane_by_lane")
+
+
+@pytest.mark.parametrize(
+    ("index", "stride", "dearer"),
+    [
+        # Threads have lines of their own, and additions go on along the row.
+        ("1024*i0 + tmp0 : 64", 1024, "none"),
+        # Threads add to neighbours.
+        ("i0 + 64*tmp0 : 64", 1, "shared"),
+    ],
+)
+def test_additions_cost_by_the_lines_that_they_go_to(
+    narrow: DeviceProfile, index: str, stride: int, dearer: str
+) -> None:
+    elements = 64 * 128
+    read = access("contiguous", f"i0 : {elements}", elements, 1)
+    problem = problem_of(((64, 128), ()), read, access("atomic", index, elements, stride, "b"))
+    more = {"none": 0.0, "shared": NARROW.atomic_shared.lane}
+    store, added = NARROW.stores[4].lane, NARROW.atomic.lane
+    # Nothing else is taken one by one but a small part of the load.
+    each = store + added + more[dearer] + NARROW.loads[4].lane
+    assert column(problem, narrow, "lane_by_lane") / (elements / 2) == pytest.approx(each, rel=0.01)
