@@ -41,8 +41,11 @@ _OF_A_PASS: Final = {
     "cpu": Effort(seconds=0.0125, min_samples=6, max_samples=10),
     "cuda": Effort(seconds=0.025, min_samples=7, max_samples=20),
 }
-#: Passes more where one did not find the processor at its full pace.
+#: Passes more where one did not find the processor at its full pace, or they differ.
 _MORE_PASSES = 12
+#: How much longer than the fastest the third fastest pass over a kernel may take, relative, before
+#: there is another. On a CPU where buffers lie makes up to a fifth: each pass has them elsewhere.
+_ALIKE: Final = {"cpu": 0.02, "cuda": math.inf}
 #: Seconds before each of these in which the processor may come to its full pace again, and seconds
 #: between two looks.
 _REST_S, _LOOK_S = 2.0, 0.05
@@ -88,6 +91,8 @@ class Timer:
         self._device = device
         self._profile = profile
         self._passes = passes or _PASSES
+        # Whoever says how often wants no more than that.
+        self._alike = math.inf if passes else _ALIKE[profile.kind]
         self._effort = effort or _OF_A_PASS[profile.kind]
         self._process: MeasuringProcess | None = None
         self._lock = threading.Lock()
@@ -119,7 +124,8 @@ class Timer:
             for _ in range(self._passes):
                 self._pass(graph, taken, batch)
         for _ in range(_MORE_PASSES):
-            if not any(lacking(passes) for passes in taken.values()) or not self._rest():
+            lacks = any(lacking(passes, self._alike) for passes in taken.values())
+            if not lacks or not self._rest():
                 break
             with alone():
                 self._pass(graph, taken, batch)
@@ -146,9 +152,9 @@ class Timer:
             run, passes = graph.runs[number], taken[number]
             left_out = skipped(run.calls)
             if len(passes) >= self._passes:
-                if not lacking(passes):
+                if not lacking(passes, self._alike):
                     continue
-                left_out |= known(passes)
+                left_out |= known(passes, self._alike)
             # Block sizes are held against each other, once.
             blocks = {} if passes else run.blocks
             try:
@@ -380,6 +386,7 @@ def _conditions(times: CallTimes) -> dict[str, object]:
         "settled": times.settled,
         "disturbed": times.disturbed,
         "slowness": round(times.slowness, 3),
+        "drag": round(times.drag, 3),
     }
     if times.passes > 1:
         told["passes"] = times.passes

@@ -179,7 +179,7 @@ class MeasuringProcess:
         return result
 
     def slowness(self, threads: int, timeout_s: float) -> float:
-        """How much longer a standard piece of work takes on so many threads than at full pace.
+        """How much longer standard arithmetic takes on so many threads than at full pace.
 
         Raises:
             MeasureError: as for :meth:`measure`.

@@ -14,9 +14,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+import torch
 
 from fusewise.compiler.measuring.peak import allocated
 from fusewise.compiler.measuring.runs import CpuRun
@@ -36,6 +39,8 @@ _INITIAL = 128 << 10
 #: Bytes from which on the process that this one is a copy of took tensors from elsewhere than the
 #: heap, when it was copied: the heap keeps twice as much.
 _noted = 0
+#: Pieces of memory, and the elements of fp32 in each, that make tensors lie elsewhere.
+_SPACERS, _LEAST_SPACER, _MOST_SPACER = 8, 64, 1 << 16
 #: Ratio to the default's time below which a program is no slower.
 _NO_SLOWER = 1.003
 #: Microseconds of a page fault at the least, and the part of a program's time that they matter
@@ -123,6 +128,20 @@ def keep_freed() -> None:
     if library is not None:
         library.mallopt(_M_MMAP_THRESHOLD, _MOST_MMAP)
         library.mallopt(_M_TRIM_THRESHOLD, _MOST_TRIM)
+
+
+@contextmanager
+def lying_elsewhere() -> Iterator[None]:
+    """Have new tensors lie elsewhere each time, between pieces of memory of random sizes.
+
+    Where they lie decides which places of a cache they want, and by up to a fifth how long a
+    kernel takes. Every other piece is let go at once: there is room for smaller tensors.
+    """
+    sizes = [random.randint(_LEAST_SPACER, _MOST_SPACER) for _ in range(_SPACERS)]
+    pieces = [torch.empty(size) for size in sizes]
+    del pieces[::2]
+    yield
+    pieces.clear()
 
 
 def note_threshold() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import logging
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from fusewise.compiler.inductor.cpp_loading import repeater
 from fusewise.compiler.inductor.effects import Effect, cpp_effects, triton_effects
 from fusewise.compiler.measuring import cuda_clock, cuda_timing
 from fusewise.compiler.measuring.block_timing import LoadedBlocks, time_blocks
-from fusewise.compiler.measuring.pace import SLOW, Pace, at_usual_pace
+from fusewise.compiler.measuring.pace import SLOW, Moment, Pace, at_usual_pace
 from fusewise.compiler.measuring.quiet import Quiet
 from fusewise.compiler.measuring.runs import memory
 from fusewise.compiler.measuring.sampling import (
@@ -251,7 +252,7 @@ class KernelTimer:
         quiet.expect((calls + ahead) * min(once))
 
         full = self._pace.recovered(_RECOVERY_S)
-        slowness = [self._pace.slowness()]
+        moments = [self._pace.moment()]
 
         def sample() -> tuple[float, bool]:
             restore()
@@ -260,16 +261,17 @@ class KernelTimer:
                     repeat(1)
                 seconds = repeat(calls) / calls
             disturbed = quiet.disturbed
-            slowness.append(self._pace.slowness())
-            return seconds, disturbed or max(slowness[-2:]) > SLOW
+            moments.append(self._pace.moment())
+            return seconds, disturbed or max(m.slowness for m in moments[-2:]) > SLOW
 
         effort = self._effort_for(times)
         if not full and not self._pace.stays_slow:
             few = min(effort.min_samples, _SLOW_SAMPLES)
             effort = dataclasses.replace(effort, min_samples=few, max_samples=few)
         take_samples(times, effort, sample)
-        times.slowness = sorted(slowness)[len(slowness) // 2]
-        times.samples = [at_usual_pace(us, times.slowness) for us in times.samples]
+        usual = Moment(*map(statistics.median, zip(*moments, strict=True)))
+        times.slowness, times.drag = usual
+        times.samples = [at_usual_pace(us, usual) for us in times.samples]
 
 
 def _python_loop(call: Callable[[], Any]) -> Callable[[int], float]:

@@ -2,16 +2,19 @@
 
 A neighbour on the other hyperthread of a core, a clock that was turned down or a host that gives
 the machine less slows everything down for milliseconds or minutes: samples then agree with each
-other and are wrong together. Knows a standard piece of work and nothing of what is timed.
+other and are wrong together. Knows two standard pieces of work and nothing of what is timed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import torch
 
@@ -22,32 +25,46 @@ from fusewise.costmodel.device import physical_name
 #: vector arithmetic on what is in a core's own cache. A neighbour on the core takes a part of its
 #: units; work of which each step waits for the one before, such as hashing, would not show that.
 _EACH = 1 << 16
+#: Elements for each thread to add a number to: a quarter of a megabyte that comes from a core's
+#: second cache each time, as most of what kernels of a graph read does.
+_MOVED_EACH = 1 << 16
 #: The shortest of so many counts.
 _TRIES = 3
-#: Seconds that these take, roughly.
+#: Seconds that these take of both, roughly.
 _TAKES_S = 1e-4
 #: Seconds over which the first look is taken where there is no better to hold it against.
-_LEARNING_S = 1.0
+_LEARNING_S = 3.0
 #: Seconds for which the best that was seen on a machine counts: its host may change.
 _RECENT_S = 86400.0
 #: Less is no better best: it would be written down again and again.
 _BETTER = 0.995
-#: Times of the standard piece of work over the shortest seen, up to which the pace is full. With a
-#: neighbour on a core it is 1.4 and more; without one 1.2 at most, nearly always: the shortest is
-#: the luckiest of very many.
+#: Times of the arithmetic over the shortest seen, up to which the pace is full. With a neighbour on
+#: a core it is 1.4 and more; without one 1.2 at most, nearly always: the shortest is the luckiest
+#: of very many.
 SLOW = 1.25
-#: The same where nothing is in the way, in the median.
-_USUAL = 1.08
-#: What a slower pace of the standard work does to kernels, as an exponent: some of what they take
-#: is spent on memory, whose pace is another. Fitted to kernels that were timed twice (logarithm of
-#: the ratio of their times over that of the two slownesses: 0.594 of 550 kernels, 0.600 of 286).
-_OF_KERNELS = 0.6
+#: What a slower pace of arithmetic and of what is moved does to kernels, as exponents: some of what
+#: they take is spent elsewhere. Of 310 and 643 kernels that were timed twice on a Xeon most agree
+#: so; fitted to either they are 0.6 and 0.3, 0.5 and 0.5.
+_OF_SLOWNESS, _OF_DRAG = 0.4, 0.4
 _PAUSE_S = 0.01
 #: Seconds without a moment of full pace after which none is waited for: some neighbours stay.
 _PATIENCE_S = 10.0
 
 
-def at_usual_pace(taken: float, slowness: float) -> float:
+class Moment(NamedTuple):
+    """What the standard work took at some moment, over the shortest seen; 1 at full pace."""
+
+    #: Of arithmetic in what is a core's own, where a neighbour on the core shows.
+    slowness: float
+    #: Of what goes through a core's second cache, which is what kernels are slowed down with.
+    drag: float
+
+
+#: Where nothing is in the way, in the median.
+_USUAL: Final = Moment(1.08, 1.12)
+
+
+def at_usual_pace(taken: float, moment: Moment) -> float:
     """What a kernel would have taken at the pace that a processor has where nothing is in the way.
 
     Of what goes beyond :data:`SLOW` nothing is taken off: what a neighbour does to a kernel is
@@ -55,9 +72,16 @@ def at_usual_pace(taken: float, slowness: float) -> float:
 
     Args:
         taken: the time that it took, in any unit.
-        slowness: of the standard work meanwhile, as :meth:`Pace.slowness` tells it.
+        moment: what the standard work took meanwhile.
     """
-    return taken * float((_USUAL / min(slowness, SLOW)) ** _OF_KERNELS)
+    slower = min(moment.slowness, SLOW) / _USUAL.slowness
+    drag = min(moment.drag, SLOW) / _USUAL.drag
+    return taken / float(slower**_OF_SLOWNESS * drag**_OF_DRAG)
+
+
+#: Seconds that the two pieces of the standard work take.
+_Seconds = tuple[float, float]
+_NEVER: _Seconds = (math.inf, math.inf)
 
 
 class Pace:
@@ -71,23 +95,25 @@ class Pace:
         """``folder``: where the best is kept; None for the system's folder of temporary files."""
         self._folder = folder or Path(tempfile.gettempdir())
         self._quiet = Quiet()
-        self._work = torch.empty(0)
-        self._best_s = 0.0
+        self._work: tuple[Callable[[], object], ...] = ()
+        self._threads = 0
+        self._best_s = _NEVER
         #: When the pace was full last, or first looked at.
         self._full_at: float | None = None
 
-    def slowness(self) -> float:
-        """Time of the standard work over the shortest seen; 1 at full pace."""
-        wanted = _EACH * torch.get_num_threads()
-        if self._work.numel() != wanted:
-            self._work = torch.zeros(wanted)
+    def moment(self) -> Moment:
+        """Times of the standard work over the shortest seen."""
+        threads = torch.get_num_threads()
+        if self._threads != threads:
+            self._threads = threads
+            self._work = _standard_work(threads)
             self._learn()
         taken = self._time()
         self._take(taken)
-        slowness = taken / self._best_s
-        if slowness <= SLOW or self._full_at is None:
+        moment = Moment(taken[0] / self._best_s[0], taken[1] / self._best_s[1])
+        if moment.slowness <= SLOW or self._full_at is None:
             self._full_at = time.monotonic()
-        return slowness
+        return moment
 
     @property
     def stays_slow(self) -> bool:
@@ -100,7 +126,7 @@ class Pace:
         Nothing is waited for where it has not been for long.
         """
         end = time.monotonic() + seconds
-        while self.slowness() > SLOW:
+        while self.moment().slowness > SLOW:
             if self.stays_slow or time.monotonic() > end:
                 return False
             time.sleep(_PAUSE_S)
@@ -109,47 +135,58 @@ class Pace:
     def _learn(self) -> None:
         """Find out the best: of other processes, or over some time."""
         path = self._path()
+        self._best_s = _NEVER
         try:
             fresh = time.time() - path.stat().st_mtime < _RECENT_S
-            self._best_s = float(path.read_text()) if fresh else 0.0
+            arithmetic, moved = map(float, path.read_text().split())
         except (OSError, ValueError):
             # None has written one down, or not to the end.
-            self._best_s = 0.0
-        if self._best_s > 0:
+            fresh = False
+        if fresh and min(arithmetic, moved) > 0:
+            self._best_s = arithmetic, moved
             return
         end = time.monotonic() + _LEARNING_S
-        self._best_s = self._time()
         while time.monotonic() < end:
+            self._best_s = _least(self._best_s, self._time())
             time.sleep(_PAUSE_S)
-            self._best_s = min(self._best_s, self._time())
         self._keep()
 
-    def _take(self, seconds: float) -> None:
-        if seconds < self._best_s:
-            better = seconds < _BETTER * self._best_s
-            self._best_s = seconds
-            if better:
-                self._keep()
+    def _take(self, seconds: _Seconds) -> None:
+        before = self._best_s
+        self._best_s = _least(before, seconds)
+        if any(now < _BETTER * then for now, then in zip(seconds, before, strict=True)):
+            self._keep()
 
     def _keep(self) -> None:
         """Write the best down for others, who learn it themselves where that fails."""
         path = self._path()
         part = path.with_name(f"{path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
-            part.write_text(repr(self._best_s))
+            part.write_text(" ".join(map(repr, self._best_s)))
             part.replace(path)
 
     def _path(self) -> Path:
         name, threads = physical_name(torch.device("cpu")), torch.get_num_threads()
         return self._folder / f"fusewise-{name}-{threads}t-{torch.__version__}.pace"
 
-    def _time(self) -> float:
-        """Seconds that the standard work takes."""
-        taken = []
+    def _time(self) -> _Seconds:
         self._quiet.expect(_TAKES_S)
         with self._quiet:
-            for _ in range(_TRIES):
-                start = time.perf_counter()
-                self._work.sigmoid_()
-                taken.append(time.perf_counter() - start)
-        return min(taken)
+            arithmetic, moved = (min(_timed(work) for _ in range(_TRIES)) for work in self._work)
+        return arithmetic, moved
+
+
+def _standard_work(threads: int) -> tuple[Callable[[], object], ...]:
+    """What is timed: arithmetic, and what moves."""
+    computed, moved = torch.zeros(_EACH * threads), torch.zeros(_MOVED_EACH * threads)
+    return computed.sigmoid_, lambda: moved.add_(1.0)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _least(one: _Seconds, other: _Seconds) -> _Seconds:
+    return min(one[0], other[0]), min(one[1], other[1])

@@ -52,8 +52,10 @@ class CallTimes:
     dropped: int = 0
     #: Whether so many were disturbed that some had to be kept, or the processor had slowed down.
     disturbed: bool = False
-    #: On the CPU: how much longer a standard piece of work took beside them than at full pace.
+    #: On the CPU: how much longer standard pieces of work took beside them than at full pace,
+    #: arithmetic and what goes through a core's second cache.
     slowness: float = 1.0
+    drag: float = 1.0
     #: Why there are no samples of a call that was to be timed; "" where there are.
     failure: str = ""
     #: Block sizes and warps of a Triton kernel, as tuned.
@@ -113,6 +115,7 @@ def _of_all(calls: Sequence[CallTimes], target: float) -> CallTimes:
         settled=is_settled(samples, target),
         dropped=sum(call.dropped for call in timed),
         slowness=min(call.slowness for call in good),
+        drag=min(call.drag for call in good),
         passes=len(good),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from fusewise.compiler.measuring.device import (
     synchronize,
 )
 from fusewise.compiler.measuring.draws import judge_few
-from fusewise.compiler.measuring.heap import keep_freed, note_threshold, under_both
+from fusewise.compiler.measuring.heap import keep_freed, lying_elsewhere, note_threshold, under_both
 from fusewise.compiler.measuring.inputs import build
 from fusewise.compiler.measuring.job import (
     Budget,
@@ -266,7 +266,8 @@ class Worker:
         device = torch.device(graph.job.device)
         loaded = LoadedBlocks(module, blocks) if blocks else None
         timer = KernelTimer(module, program.source, device, effort, skipped, self._pace, loaded)
-        with self._alone(graph.job.device, _WAIT_S):
+        somewhere = lying_elsewhere() if device.type == "cpu" else nullcontext()
+        with self._alone(graph.job.device, _WAIT_S), somewhere:
             try:
                 self._go_through(graph, module.call, timer, known=known)
             except Exception as error:
@@ -293,9 +294,9 @@ class Worker:
             self._keep(graph, outputs)
 
     def slowness(self, threads: int) -> float:
-        """How much longer a standard piece of work takes on so many threads than at full pace."""
+        """How much longer standard arithmetic takes on so many threads than at full pace."""
         torch.set_num_threads(threads)
-        return self._pace.slowness()
+        return self._pace.moment().slowness
 
     def _load(self, program: ProgramJob, result: ProgramResult) -> Call | None:
         offer_blocks(program.blocks)

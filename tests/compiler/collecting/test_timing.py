@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from fusewise.compiler.collecting import timing as timing_module
-from fusewise.compiler.collecting.passes import match
 from fusewise.compiler.collecting.timing import Timer
 from fusewise.compiler.collecting.work import Batch, Call, KernelRun, PreparedGraph
 from fusewise.compiler.inductor.block_draw import KernelBlocks
@@ -271,13 +270,3 @@ def test_stopping_does_not_wait_and_starts_no_other(
     thread.join(60)
     assert found and time.monotonic() - begin < 30
     assert (scripts.started(), scripts.running()) == (1, [])
-
-
-def test_what_cannot_be_told_apart_is_left_out() -> None:
-    calls = [call("k0", "a"), call("", "mm"), call("k1", "b")]
-    found = [times("k0", 1.0), times("", 1.0), times("k1", 1.0)]
-    assert [pair[0].nodes for pair in match(calls, found)] == [("a",), ("b",), ("mm",)]
-    # One kind in disorder does not spoil the other.
-    assert [pair[0].nodes for pair in match(calls, found[:2])] == [("mm",)]
-    assert [pair[0].nodes for pair in match(calls, [found[0], found[2]])] == [("a",), ("b",)]
-    assert list(match(calls, [found[2], times(""), found[0], times("")])) == []
