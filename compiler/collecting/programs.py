@@ -131,10 +131,13 @@ class GraphPrograms:
         return max(0.0, self._settings.graph_s - (time.monotonic() - self._started))
 
     def lowered(self) -> list[Lowered] | None:
-        """The graph under Inductor's own lowering and some others; None where it is too large."""
+        """The graph under Inductor's own lowering and some others.
+
+        None where it is too large, or does nothing but look at its inputs in other shapes.
+        """
         taken: set[str] = set()
         first = self._lower((), taken, unfused_too=True, random_plans=self._settings.plans)
-        if first is None or len(first.problem.nodes) > self._settings.most_nodes:
+        if first is None or not 0 < len(first.problem.nodes) <= self._settings.most_nodes:
             return None
         seconds = least_seconds(first.problem, self._profile)
         if seconds > self._settings.most_run_s:

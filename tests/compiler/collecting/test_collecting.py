@@ -84,8 +84,8 @@ def collected(
     profiled: Path,
     programs: Callable[[str], CorpusSpec],
 ) -> Collected:
-    """Two rounds of a training step with a matrix product, an inference, and one that fails."""
-    specs = [programs(name) for name in ("training", "inference", "raising")]
+    """Two rounds of a training step with a matrix product, an inference, views, and a failure."""
+    specs = [programs(name) for name in ("training", "inference", "raising", "viewing")]
     home = tmp_path_factory.mktemp("collected")
     settings = msgspec.structs.replace(SETTINGS, device=request.param)
     store, tally = collect(home, profiled, specs, settings, ROUNDS)
@@ -99,7 +99,7 @@ def collected(
 
 def test_tally_is_what_is_stored(collected: Collected) -> None:
     tally = collected.tally
-    assert (tally.ended, tally.items, tally.dropped) == ("items", 3 * ROUNDS, [])
+    assert (tally.ended, tally.items, tally.dropped) == ("items", 4 * ROUNDS, [])
     assert tally.graphs == 3 * ROUNDS
     assert tally.kernels == sum(row.kernels for row in collected.items)
     assert tally.kernels == len([row for row in collected.of("kernel") if row.status == "ok"])
