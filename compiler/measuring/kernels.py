@@ -269,9 +269,9 @@ class KernelTimer:
             few = min(effort.min_samples, _SLOW_SAMPLES)
             effort = dataclasses.replace(effort, min_samples=few, max_samples=few)
         take_samples(times, effort, sample)
-        usual = Moment(*map(statistics.median, zip(*moments, strict=True)))
-        times.slowness, times.drag = usual
-        times.samples = [at_usual_pace(us, usual) for us in times.samples]
+        meanwhile = Moment(*map(statistics.median, zip(*moments, strict=True)))
+        times.slowness, times.drag = meanwhile
+        times.samples = [at_usual_pace(us, meanwhile) for us in times.samples]
 
 
 def _python_loop(call: Callable[[], Any]) -> Callable[[int], float]:

@@ -33,7 +33,7 @@ _TRIES = 3
 #: Seconds that these take of both, roughly.
 _TAKES_S = 1e-4
 #: Seconds over which the first look is taken where there is no better to hold it against.
-_LEARNING_S = 3.0
+_LEARNING_S = 1.0
 #: Seconds for which the best that was seen on a machine counts: its host may change.
 _RECENT_S = 86400.0
 #: Less is no better best: it would be written down again and again.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -266,8 +266,7 @@ class Worker:
         device = torch.device(graph.job.device)
         loaded = LoadedBlocks(module, blocks) if blocks else None
         timer = KernelTimer(module, program.source, device, effort, skipped, self._pace, loaded)
-        somewhere = lying_elsewhere() if device.type == "cpu" else nullcontext()
-        with self._alone(graph.job.device, _WAIT_S), somewhere:
+        with self._alone(graph.job.device, _WAIT_S), lying_elsewhere():
             try:
                 self._go_through(graph, module.call, timer, known=known)
             except Exception as error:
