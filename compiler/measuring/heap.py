@@ -135,7 +135,8 @@ def lying_elsewhere() -> Iterator[None]:
     """Have new tensors lie elsewhere each time, between pieces of memory of random sizes.
 
     Where they lie decides which places of a cache they want, and by up to a fifth how long a
-    kernel takes. Every other piece is let go at once: there is room for smaller tensors.
+    kernel takes. Every other piece is let go at once: there is room for smaller tensors. In a heap
+    with much room left, some of these stay where they were.
     """
     sizes = [random.randint(_LEAST_SPACER, _MOST_SPACER) for _ in range(_SPACERS)]
     pieces = [torch.empty(size) for size in sizes]
