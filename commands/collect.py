@@ -82,6 +82,13 @@ command goes on from there.
     help="Stop after this time; what is in flight is dropped.",
 )
 @click.option(
+    "--pieces",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Pieces of each program, at most, drawn at random: kernels of more programs in the same "
+    "time. Default: all of them.",
+)
+@click.option(
     "--plans",
     type=click.IntRange(0),
     default=4,
@@ -167,6 +174,7 @@ def collect(
     scale: float | None,
     limit: int | None,
     seconds: float | None,
+    pieces: int | None,
     plans: int,
     lowerings: int,
     schedules: int,
@@ -212,6 +220,7 @@ def collect(
             device=device,
             threads=threads or 0,
             home=str(store.path.parent),
+            pieces=pieces or 0,
             plans=plans,
             lowerings=lowerings,
             schedules=schedules,

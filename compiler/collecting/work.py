@@ -28,6 +28,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     #: Folder of device profiles and models.
     home: str = ""
+    #: Pieces of each program, at most, of those that are cut into pieces; 0 for all.
+    pieces: int = 0
     #: Random plans of each graph, beside Inductor's own and the unfused one.
     plans: int = 4
     #: Other lowerings of each graph.

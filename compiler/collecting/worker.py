@@ -7,9 +7,11 @@ Never times anything, and keeps nothing between items but what is known of timed
 from __future__ import annotations
 
 import gc
+import heapq
 import logging
 import os
 import pickle
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -97,11 +99,8 @@ class Worker:
         graphs = 0
         self._timed.round = item.round
         try:
-            for sample in open_corpus(item.corpus).build(item.name):
-                # The second time round it is known from the first.
+            for sample in self._pieces(item):
                 if sample.fingerprint:
-                    if sample.fingerprint in self._fingerprints and item.round == 0:
-                        continue
                     self._fingerprints.add(sample.fingerprint)
                     met.append(sample.fingerprint)
                 for prepared in self._sample(sample, item, failures):
@@ -111,6 +110,22 @@ class Worker:
             log.debug("item %s failed", item, exc_info=True)
             failures.append(str(error) if isinstance(error, FusewiseError) else first_line(error))
         yield Finished(item, graphs, tuple(failures), tuple(met))
+
+    def _pieces(self, item: Item) -> Iterator[GraphSample]:
+        """Those pieces of an item that nobody met, or as many of them as are wanted."""
+
+        def is_new(sample: GraphSample) -> bool:
+            # The second time round it is known from the first.
+            return item.round > 0 or sample.fingerprint not in self._fingerprints
+
+        def rank(sample: GraphSample) -> float:
+            return random.Random(sample.name).random()
+
+        new = filter(is_new, open_corpus(item.corpus).build(item.name))
+        if self._settings.pieces:
+            # Keeps no more of them than are wanted: each has tensors.
+            return iter(heapq.nsmallest(self._settings.pieces, new, key=rank))
+        return new
 
     def _sample(
         self, sample: GraphSample, item: Item, failures: list[str]
