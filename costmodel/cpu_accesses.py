@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost, Table
+from fusewise.costmodel.lookups import follows_loops
 from fusewise.costmodel.windings import STRAIGHT, Winding, windings_of
 from fusewise.schedule.problem import Access, Node, Problem
 
@@ -27,10 +28,8 @@ _PAGE_BYTES: Final = 4096
 _SHARPNESS: Final = 3.0
 #: Sizes of the loops in an index.
 _SIZES: Final = re.compile(r" : (\d+(?:, \d+)*)$")
-#: Names of flags that a graph gets: comparisons of another graph. Dropout's are greater than what
-#: was drawn, mostly true, and multiplied with: nothing is chosen by them.
-_COMPARED: Final = re.compile(r"(le|lt|ge)(_|$)")
-_GREATER: Final = re.compile(r"gt(_|$)")
+#: Names of flags that a graph gets: comparisons of another graph.
+_COMPARED: Final = re.compile(r"(le|lt|ge|gt)(_|$)")
 _COMPARISONS: Final = frozenset({"le", "lt", "ge", "gt"})
 _RANDOM: Final = frozenset(CLASSES["random"].split())
 
@@ -74,6 +73,7 @@ class Accesses:
 
     def __init__(self, problem: Problem, table: Table, *, threads: int, vector_bytes: int) -> None:
         """``table`` is of the processor; ``vector_bytes`` are what an instruction takes there."""
+        self._problem = problem
         self._table = table
         self._threads = threads
         self._vector_bytes = vector_bytes
@@ -83,17 +83,20 @@ class Accesses:
     def moves(self, node: Node, loops: NodeLoops) -> Mapping[tuple[str, str], Move]:
         """The accesses of a node, by buffer and index."""
         counts = dict(node.ops)
+        looked_up = self._table.near if follows_loops(node, self._problem) else self._table.gather
         masked = min(counts.get("masked", 0) / max(counts.get("load", 0), 1), 1.0)
         return {
-            (access.buffer, access.index): self._move(access, written, loops, masked)
+            (access.buffer, access.index): self._move(access, written, loops, masked, looked_up)
             for accesses, written in ((node.reads, False), (node.writes, True))
             for access in accesses
         }
 
-    def _move(self, access: Access, written: bool, loops: NodeLoops, masked: float) -> Move:
+    def _move(
+        self, access: Access, written: bool, loops: NodeLoops, masked: float, looked_up: Cost
+    ) -> Move:
         table = self._table
         costs = table.stores if written else table.loads
-        more = table.gather if access.kind == "gather" else FREE
+        more = looked_up if access.kind == "gather" else FREE
         if access.kind == "atomic":
             more = table.atomic_low if access.itemsize == _LOW_BYTES else table.atomic
             for add in self._spread(access, loops):
@@ -158,7 +161,8 @@ class Accesses:
             return InVectors(cost)
         # Each is a branch, which takes long where it goes the other way than was guessed.
         known = (self._table.remembered * nest.workers / move.elements) ** _SHARPNESS
-        return InVectors(cost, self._table.unforeseen.lane / (1.0 + known))
+        waits = self._table.unforeseen_stored if move.written else self._table.unforeseen
+        return InVectors(cost, waits.lane / (1.0 + known))
 
     def _in_tile(self, move: Move, nest: Nest, turned: bool) -> float:
         """What a vector costs more in a tile that is transposed, ``turned`` if it lies across."""
@@ -201,19 +205,23 @@ def borders(move: Move, nest: Nest, node: NodeLoops) -> float:
 def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
     """Those of the buffers ``flags``, of type bool, whose elements could be either as well.
 
-    As far as can be told these are comparisons of data. Of equalities, masks and dropout's flags
-    most are alike.
+    As far as can be told these are comparisons of data by which something is chosen. Of equalities,
+    masks and dropout's flags, which are multiplied with, most are alike.
     """
-    found = {name for name in flags if _COMPARED.match(name)}
-    greater = {name for name in flags if _GREATER.match(name)}
+    found: set[str] = set()
+    compared = {name for name in flags if _COMPARED.match(name)}
     drawn: set[str] = set()
+    multiplied: set[str] = set()
     for node in problem.nodes:
         names = {name for name, _ in node.ops}
         written = {access.buffer for access in node.writes}
+        read = {access.buffer for access in node.reads} & compared
         if "where" in names:
-            found |= {access.buffer for access in node.reads} & greater
+            found |= read
+        else:
+            multiplied |= read
         if names & _RANDOM:
             drawn |= written
         elif names & _COMPARISONS and drawn.isdisjoint(access.buffer for access in node.reads):
             found |= flags & written
-    return found
+    return found - multiplied

@@ -13,12 +13,14 @@ from typing import Final, NamedTuple
 from fusewise.costmodel.cpu_costs import body_cost, rootless
 from fusewise.costmodel.cpu_loops import COMPARISONS, Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, Cost
-from fusewise.costmodel.written_once import operations_of, taken, taken_part
+from fusewise.costmodel.placing import placed
+from fusewise.costmodel.written_once import Counts, operations_of, taken, taken_part
 from fusewise.schedule.problem import Access, Node, Problem
 
 _INTEGERS: Final = frozenset(
     ["torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64"]
 )
+_FLOAT_BYTES: Final = 4
 _EIGHT_BYTES: Final = frozenset({"torch.int64", "torch.float64"})
 #: Operations that take longer on elements of eight bytes.
 _ON_EIGHT_BYTES: Final = frozenset(
@@ -40,6 +42,12 @@ class Body(NamedTuple):
     rests: bool
     #: Part of the node's masked loads that it comes to at a place.
     taken: float
+    #: Nanoseconds of what is done once a row beside that.
+    once: float
+    #: Its operations in a turn, with how often each is computed.
+    operations: Counts
+    #: Of a Welford reduction: whether each of its steps waits for the one before.
+    chained: bool
 
     def of(self, nest: Nest) -> Cost:
         """What it costs in ``nest``."""
@@ -58,12 +66,22 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
     operations, part = _operations(node, problem), taken_part(node)
     if part < 1.0:
         operations = taken(operations, dict(node.ops)["masked"], part)
+    operations, once = placed(operations, node, loops, problem)
     step = _step_of(node, problem)
     along, across = (
         body_cost(rootless(operations, spared), step, table=table, still=loops.still)
         for spared in _resting(node, loops)
     )
-    return Body(along, across, _rests(node, loops), part)
+    spared, _ = _resting(node, loops)
+    return Body(
+        along,
+        across,
+        _rests(node, loops),
+        part,
+        body_cost(once, None, table=table).scalar,
+        rootless(operations, spared),
+        node.reduction_type.startswith("welford"),
+    )
 
 
 def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
@@ -95,6 +113,11 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     if made and dtypes:
         # Of what is chosen half are the values that the numbers are told by.
         found.append(("numbered", counts.get("where", 0) / 2.0))
+    if node.reduction_type == "any":
+        # Flags that are no flags of the compiler's own go through integers on their way.
+        narrow = any(access.itemsize < _FLOAT_BYTES for access in node.reads)
+        widened = counts.get("load", 0) if narrow else 0
+        found.append(("flag", float(counts.get("to_dtype", 0) > widened)))
     return named + tuple(found)
 
 

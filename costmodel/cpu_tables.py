@@ -62,11 +62,16 @@ class Table(NamedTuple):
     #: a cascade.
     steps: Mapping[str, Cost]
     step: Cost
+    #: More for a step of Welford's where no reciprocals of the counts are kept ready: in a row that
+    #: threads part among them, and where vectors lie across rows.
+    divided: Cost
     #: Loads and stores by bytes of an element; elements of type bool are their own, 0.
     loads: Mapping[int, Cost]
     stores: Mapping[int, Cost]
-    #: What accesses cost beside that which look their element up, or add to what others may add
+    #: What accesses cost beside that which look their element up, near the last one where they go
+    #: on as the loops do, anywhere; or add to what others may add
     #: to; no processor adds to an element of two bytes in one go.
+    near: Cost
     gather: Cost
     atomic: Cost
     atomic_low: Cost
@@ -77,9 +82,10 @@ class Table(NamedTuple):
     #: A quotient or remainder of a loop's position in an index that goes along it.
     winding: Cost
     #: More for the load of an element of type bool that could be either as well, since loads of
-    #: these are branches, and for how many of them, on each thread, a processor remembers from run
-    #: to run which way they went.
+    #: these are branches; for the store of one; and for how many of them, on each thread, a
+    #: processor remembers from run to run which way they went.
     unforeseen: Cost
+    unforeseen_stored: Cost
     remembered: float
     #: What a thread copies in its cache (GB/s), multiplies (GFLOP/s) and how many exponentials it
     #: computes (10^9/s): whatever is nearest in these is like it.
@@ -116,10 +122,11 @@ CLASSES: Final = {
     "masked": "masked",
     "random": "rand randn randint64",
     # Not of the graph: an index that is computed from what was looked up; a position in the loops
-    # that is compared; a number that is chosen by comparing values; and an operation on elements of
-    # eight bytes, beside what it costs on four.
+    # that is compared; a number that is chosen by comparing values; an operation on elements of
+    # eight bytes, beside what it costs on four; and a flag that is made of an integer.
     "placed": "placed",
     "position": "position",
     "numbered": "numbered",
     "eight bytes": "eight_bytes",
+    "flag": "flag",
 }

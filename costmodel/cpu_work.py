@@ -11,10 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from fusewise.costmodel.computed_once import ComputedOnce
 from fusewise.costmodel.cpu_accesses import Accesses, borders
 from fusewise.costmodel.cpu_bodies import body_of
 from fusewise.costmodel.cpu_costs import table_of
-from fusewise.costmodel.cpu_loops import Nest, main_of, nest_of, node_loops
+from fusewise.costmodel.cpu_loops import Nest, NodeLoops, main_of, nest_of, node_loops
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.meeting import Met
 from fusewise.schedule.problem import Node, Problem
@@ -78,6 +79,7 @@ class Work:
             body_of(node, loops, problem, self._table.name)
             for node, loops in zip(nodes, self.loops, strict=True)
         ]
+        self._once = ComputedOnce(nodes, self.loops, self._bodies, self._table.name)
         self._accesses = Accesses(
             problem, self._table, threads=self._threads, vector_bytes=self._vector_bytes
         )
@@ -102,12 +104,15 @@ class Work:
         turns = whole = lane_by_lane = scalar = ends = partial = 0.0
         parted = unforeseen = stored = short = 0.0
         nests: dict[int, Nest] = {}
+        under: dict[int, list[int]] = {}
         for part in self.parts(ids, met.levels):
             body, node = self._bodies[part.node], self.loops[part.node]
-            vector, lane, one, end, *_ = body.of(part.nest)
+            vector, lane, one, end = self._turn(part, under.setdefault(id(part.nest), []))
             if body.rests and part.nest.loops == node.loops:
                 whole += one * node.total / part.nest.loops[-1] / part.nest.workers
                 vector = lane = one = 0.0
+            elif node.loops and part.nest.loops == node.loops:
+                whole += body.once * node.total / node.loops[-1] / part.nest.workers
             if id(part.nest) not in nests:
                 nests[id(part.nest)] = part.nest
                 vector += self._table.turn.vector
@@ -162,6 +167,31 @@ class Work:
             parted,
             unforeseen,
         )
+
+    def _turn(self, part: Part, before: list[int]) -> tuple[float, float, float, float]:
+        """What a node's body costs beside those ``before`` it under its nest, which it is added to.
+
+        A turn of a vector, of an element of one and of one by itself; the end of a row.
+        """
+        body = self._bodies[part.node]
+        whole, again = body.of(part.nest), self._once.before(part.node, before)
+        before.append(part.node)
+        vector = max(whole.vector - again.vector, 0.0)
+        if body.chained and part.vectors and vector:
+            vector += self._chain(self.loops[part.node], part.nest)
+        lane, one = max(whole.lane - again.lane, 0.0), max(whole.scalar - again.scalar, 0.0)
+        return vector, lane, one, max(whole.end - again.end, 0.0)
+
+    def _chain(self, node: NodeLoops, nest: Nest) -> float:
+        """What a step of Welford's costs more than the table says, which has one vector at a time.
+
+        Each waits for the one before.
+        """
+        step = waits = self._table.steps["welford"].vector
+        if not nest.reduced or (node.rows <= 1 and nest.workers > 1):
+            waits += self._table.divided.vector
+        # Vectors of narrow elements go two at a time, each with a chain of its own.
+        return waits / max(nest.lanes * _FLOAT_BYTES / self._vector_bytes, 1.0) - step
 
     def parts(self, ids: Sequence[int], levels: Mapping[int, int]) -> list[Part]:
         """What the nodes of a group do, nest after nest."""

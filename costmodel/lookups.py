@@ -20,6 +20,13 @@ _GIVEN: Final = ("index", "gather", "scatter", "embedding", "take")
 _COMPUTED: Final = "_unsafe_"
 
 
+def computes_places(node: Node) -> bool:
+    """Whether a node looks up where it computes from its loops' positions."""
+    return any(name == "index_expr" for name, _ in node.ops) and any(
+        access.looked_up for access in node.reads
+    )
+
+
 def loaded_indices(node: Node, problem: Problem) -> list[Access]:
     """Reads of a node that may be of indices: of integers, themselves not looked up."""
     found = []

@@ -237,7 +237,7 @@ class Meeting:
                 moved = min(r.bytes, rest)
                 left[buffer] = rest - moved
                 total[r.at] += moved
-                total[_CACHED] += r.bytes - moved
+                total[_CACHED] += max(r.again - moved, 0)
                 total[_ACROSS] += r.along if i in crossed else r.across
                 total[_RUNS] += r.runs
                 total[_LINE] += r.line

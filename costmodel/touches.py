@@ -13,6 +13,7 @@ import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.geometry import walk
+from fusewise.costmodel.lookups import computes_places
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
 #: Bytes that memory moves at least: a cache line, and a sector of one.
@@ -89,6 +90,7 @@ class Touch(NamedTuple):
     buffer: int
     at: int  # where its distinct bytes are summed
     bytes: int
+    again: int  # its distinct bytes that come from a cache where another reads the buffer, too
     touched: int
     line: float
     random: int
@@ -148,12 +150,16 @@ class Touches:
         kind = "contiguous" if access.kind == "strided" and steps.step == 1 else access.kind
         line = 0.0
         random = 0
+        again = access.bytes
         if access.looked_up:
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
             rows = steps.step == 1
             if along:
                 # From one turn of the loops to the next it goes on to a neighbour, or stays.
                 line = touched
+                if self._profile.kind == "cpu" and computes_places(node):
+                    # Neighbours are looked up, which a core has near whoever of them came first.
+                    line, again = min(touched, _size_of(access, buffer)), 0
             elif 0 < _size_of(access, buffer) <= self._profile.cache_bytes // _NEAR:
                 # What fits the cache is never far, but comes in sectors.
                 line = touched if rows else touched * min(_SECTOR_ELEMENTS, per_line)
@@ -169,6 +175,7 @@ class Touches:
             buffer=self._buffer_ids.setdefault(access.buffer, len(self._buffer_ids)),
             at=at[kind],
             bytes=access.bytes,
+            again=again,
             touched=touched,
             line=line,
             random=random,

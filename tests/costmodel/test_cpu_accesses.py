@@ -88,8 +88,8 @@ def test_branches_of_few_flags_are_remembered(narrow: DeviceProfile) -> None:
     assert each(1 << 14) < 0.35 * each(1 << 22)
 
 
-def _flags(problem: Problem, name: str) -> Problem:
-    """``problem`` where what is read is of type bool and called ``name``."""
+def _flags(problem: Problem, name: str, use: str = "where") -> Problem:
+    """``problem`` where what is read is of type bool and called ``name``, for ``use`` to go by."""
     node = problem.nodes[0]
     reads = tuple(msgspec.structs.replace(access, buffer=name) for access in node.reads)
     buffers = tuple(
@@ -98,20 +98,23 @@ def _flags(problem: Problem, name: str) -> Problem:
         else buffer
         for buffer in problem.buffers
     )
-    changed = msgspec.structs.replace(node, reads=reads)
+    changed = msgspec.structs.replace(node, reads=reads, ops=((use, 1), *node.ops))
     return msgspec.structs.replace(problem, nodes=(changed,), buffers=buffers)
 
 
-@pytest.mark.parametrize(("name", "dear"), [("le_3", True), ("lt", True), ("gt_24", False)])
+@pytest.mark.parametrize(
+    ("name", "use", "dear"),
+    [("le_3", "where", True), ("gt_24", "where", True), ("gt_24", "mul", False)],
+)
 def test_flags_of_comparisons_could_be_either_as_well(
-    narrow: DeviceProfile, name: str, dear: bool
+    narrow: DeviceProfile, name: str, use: str, dear: bool
 ) -> None:
-    """What is smaller than something is told by data; most of what dropout keeps is kept."""
+    """What is chosen by a comparison is told by data; most of what dropout keeps is kept."""
     n = 1 << 22
     read = access("contiguous", f"i0 : {n}", n, 1)
     problem = problem_of(((n,), ()), read, access("contiguous", f"i0 : {n}", n, 1, "b"))
-    alike = column(_flags(problem, "eq"), narrow, "lane_by_lane")
-    assert (column(_flags(problem, name), narrow, "lane_by_lane") > 2 * alike) is dear
+    alike = column(_flags(problem, "eq", use), narrow, "lane_by_lane")
+    assert (column(_flags(problem, name, use), narrow, "lane_by_lane") > 2 * alike) is dear
 
 
 @pytest.mark.parametrize(
