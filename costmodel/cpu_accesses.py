@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops
@@ -24,6 +24,8 @@ _STREAM_BYTES: Final = 3 * _LINE_BYTES
 _NEARNESS: Final = 3.0
 #: Lines this far apart want the same places in a first cache.
 _PAGE_BYTES: Final = 4096
+#: Rows for each thread below which these mostly add to the same ones.
+_CROWDED: Final = 4
 #: How fast what is remembered passes over into what is not.
 _SHARPNESS: Final = 3.0
 #: Sizes of the loops in an index.
@@ -120,10 +122,22 @@ class Accesses:
         named = _SIZES.search(access.index)
         known = [int(size) for size in named[1].split(",")] if named else []
         step = access.stride * access.itemsize
+        if known and self._is_crowded(access, known):
+            return [self._table.atomic_shared]
         if not loops.loops or not known or known[-1] == loops.loops[-1]:
             return [self._table.atomic_far] if step >= _LINE_BYTES else []
         # Only outer loops, which threads share: each has lines of its own, or none has.
         return [self._table.atomic_shared] if step < _LINE_BYTES and self._threads > 1 else []
+
+    def _is_crowded(self, access: Access, known: Sequence[int]) -> bool:
+        """Whether threads that add to rows mostly meet in one: there are so few."""
+        buffer = self._problem.buffer_by_name.get(access.buffer)
+        row = math.prod(known) * access.itemsize
+        return (
+            buffer is not None
+            and self._threads > 1
+            and buffer.bytes < _CROWDED * self._threads * row
+        )
 
     def in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> InVectors:
         """What an access costs in a nest with vectors, by how it goes along these."""

@@ -109,7 +109,7 @@ class Work:
             body, node = self._bodies[part.node], self.loops[part.node]
             vector, lane, one, end = self._turn(part, under.setdefault(id(part.nest), []))
             if body.rests and part.nest.loops == node.loops:
-                whole += one * node.total / part.nest.loops[-1] / part.nest.workers
+                whole += (one + body.once) * node.total / part.nest.loops[-1] / part.nest.workers
                 vector = lane = one = 0.0
             elif node.loops and part.nest.loops == node.loops:
                 whole += body.once * node.total / node.loops[-1] / part.nest.workers

@@ -49,14 +49,17 @@ def taken_part(node: Node) -> float:
     """Which part of its masked loads a node comes to at a place: one piece of a concatenation.
 
     A body has all of them, each under a mask of its own, and where a whole vector is outside of a
-    mask nothing is computed under it. 1 where masks are no such pieces: those have a bound at each
-    end, two at most, and one is chosen among them.
+    mask nothing is computed under it. Of masks that are chosen one inside of the other, as those of
+    margins are, a place comes to some: the root of their number, which fits kernels. 1 where masks
+    are neither: these have a bound at each end, two at most, and one is chosen among them.
     """
     counts = dict(node.ops)
     pieces, choices = counts.get("masked", 0), counts.get("where", 0)
     bounds = counts.get("ge", 0) + counts.get("lt", 0)
-    if choices >= pieces or bounds > 2 * pieces:
+    if pieces == 0 or bounds > 2 * pieces:
         return 1.0
+    if choices >= pieces:
+        return float(pieces**-0.5)
     return (pieces - choices) / pieces
 
 

@@ -1,4 +1,4 @@
-"""What C++ loops do once for several nodes, or once a row: features of groups and of single nodes."""
+"""What C++ loops do once for several nodes, or once a row."""
 
 from __future__ import annotations
 
@@ -159,6 +159,33 @@ def test_places_are_computed_as_often_as_they_change(
     each_turn = left * 80 * cost.vector * N / 2 / 8
     once_a_row = (1 - left) * 80 * cost.scalar * N / 2 / 64
     assert found == pytest.approx(each_turn + once_a_row, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("index", "once"),
+    [("i0 : 64", True), ("64*i0 + i1 : 64, 1024", False)],
+)
+def test_indices_are_found_where_they_are_loaded(
+    narrow: DeviceProfile, index: str, once: bool
+) -> None:
+    """A row of a table for each row of what is written, or an element for each element."""
+
+    def told(ops: Ops) -> float:
+        node = looking_up("i0 + 1024*tmp0 : 1024" if once else "tmp0 : ", (64, 1024), ops)
+        numbers = Access("n", "broadcast" if once else "contiguous", N, N, 8, int(not once), index)
+        node = msgspec.structs.replace(node, reads=(numbers, *node.reads))
+        problem = problem_of(((64, 1024), ()), node.reads[1], node.writes[0])
+        buffer = Buffer("n", 8 * N, "torch.int64", True, False, ("op",))
+        return column(
+            msgspec.structs.replace(problem, nodes=(node,), buffers=(*problem.buffers, buffer)),
+            narrow,
+            "instructions",
+        )
+
+    more = told((("indirect_indexing", 1), ("remainder", 1))) - told((("indirect_indexing", 1),))
+    each = NARROW.operations["remainder"]
+    wanted = each.scalar * 64 / 2 if once else each.vector * N / 2 / 8
+    assert more == pytest.approx(wanted, rel=0.05, abs=1.0)
 
 
 @pytest.mark.parametrize(("converted", "dear"), [(0, False), (1, True)])

@@ -171,3 +171,21 @@ def test_additions_cost_by_the_lines_that_they_go_to(
     # Nothing else is taken one by one but a small part of the load.
     each = store + added + more[dearer] + NARROW.loads[4].lane
     assert column(problem, narrow, "lane_by_lane") / (elements / 2) == pytest.approx(each, rel=0.01)
+
+
+@pytest.mark.parametrize(("rows", "crowded"), [(2, True), (512, False)])
+def test_threads_that_add_to_few_rows_meet_in_them(
+    narrow: DeviceProfile, rows: int, crowded: bool
+) -> None:
+    """As the gradient of an embedding of two types of tokens, beside one of many."""
+    n = 64 * 128
+    numbers = Access("n", "broadcast", 64, n, 8, 0, "i0 : 64")
+    write = Access("b", "atomic", rows * 128, 4 * n, 4, 1, "i0 + 128*tmp0 : 128")
+    problem = problem_of(((64, 128), ()), numbers, write)
+    buffers = (
+        Buffer("n", 8 * 64, "torch.int64", True, False, ("op",)),
+        Buffer("b", 4 * rows * 128, "torch.float32", False, True, ()),
+    )
+    value = column(msgspec.structs.replace(problem, buffers=buffers), narrow, "lane_by_lane")
+    shared = table_of(narrow).atomic_shared.lane * n / 2
+    assert (value > shared) is crowded

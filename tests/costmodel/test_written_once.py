@@ -49,9 +49,11 @@ def test_places_that_are_looked_up_are_computed_once(make_node: Callable[..., No
         ((("and_", 2), ("ge", 4), ("lt", 4), ("masked", 4), ("where", 3)), 0.25),
         # Two halves, twice.
         ((("ge", 4), ("lt", 4), ("masked", 4), ("where", 2)), 0.5),
+        # Margins, one inside of the other.
+        ((("ge", 4), ("lt", 4), ("masked", 4), ("where", 4)), 0.5),
         # A window, of which all is read; a margin that something else stands in; no mask at all.
         ((("ge", 18), ("lt", 18), ("masked", 9), ("maximum", 8)), 1.0),
-        ((("ge", 1), ("lt", 1), ("masked", 2), ("where", 2)), 1.0),
+        ((("ge", 1), ("lt", 1), ("masked", 1), ("where", 1)), 1.0),
         ((("exp", 1), ("lt", 1), ("where", 1)), 1.0),
     ],
 )
