@@ -300,9 +300,8 @@ def test_on_a_cpu_inductors_own_is_kept_where_nothing_saves_enough(store: Path, 
     live.difference(got, chain(x))
     (report,) = fusewise.reports()[known:]
     assert report.chosen == report.default
-    assert [c.accepted for c in report.candidates] == [
-        c == report.default for c in report.candidates
-    ]
+    others = [c for c in report.candidates if c != report.default]
+    assert not any(c.accepted for c in others)
 
 
 def test_what_does_not_compile_has_something_in_its_place(
