@@ -62,7 +62,7 @@ class ComputedOnce:
         """Whether two nodes are results of one Welford reduction: a mean and what varies."""
         one, other = self._nodes[i], self._nodes[j]
         return (
-            one.reduction_type.startswith("welford")
+            self._bodies[i].chained
             and one.reduction_type == other.reduction_type
             and one.ops == other.ops
             and self._reads[i] == self._reads[j]

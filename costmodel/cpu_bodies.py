@@ -68,18 +68,14 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
         operations = taken(operations, dict(node.ops)["masked"], part)
     operations, once = placed(operations, node, loops, problem)
     step = _step_of(node, problem)
-    along, across = (
-        body_cost(rootless(operations, spared), step, table=table, still=loops.still)
-        for spared in _resting(node, loops)
-    )
-    spared, _ = _resting(node, loops)
+    along, across = (rootless(operations, spared) for spared in _resting(node, loops))
     return Body(
-        along,
-        across,
+        body_cost(along, step, table=table, still=loops.still),
+        body_cost(across, step, table=table, still=loops.still),
         _rests(node, loops),
         part,
         body_cost(once, None, table=table).scalar,
-        rootless(operations, spared),
+        along,
         node.reduction_type.startswith("welford"),
     )
 

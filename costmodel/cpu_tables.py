@@ -69,8 +69,8 @@ class Table(NamedTuple):
     loads: Mapping[int, Cost]
     stores: Mapping[int, Cost]
     #: What accesses cost beside that which look their element up, near the last one where they go
-    #: on as the loops do, anywhere; or add to what others may add
-    #: to; no processor adds to an element of two bytes in one go.
+    #: on as the loops do, anywhere; or add to what others may add to; no processor adds to an
+    #: element of two bytes in one go.
     near: Cost
     gather: Cost
     atomic: Cost

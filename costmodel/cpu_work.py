@@ -108,11 +108,11 @@ class Work:
         for part in self.parts(ids, met.levels):
             body, node = self._bodies[part.node], self.loops[part.node]
             vector, lane, one, end = self._turn(part, under.setdefault(id(part.nest), []))
-            if body.rests and part.nest.loops == node.loops:
-                whole += (one + body.once) * node.total / part.nest.loops[-1] / part.nest.workers
-                vector = lane = one = 0.0
-            elif node.loops and part.nest.loops == node.loops:
-                whole += body.once * node.total / node.loops[-1] / part.nest.workers
+            if node.loops and part.nest.loops == node.loops:
+                row = one + body.once if body.rests else body.once
+                whole += row * node.total / node.loops[-1] / part.nest.workers
+                if body.rests:
+                    vector = lane = one = 0.0
             if id(part.nest) not in nests:
                 nests[id(part.nest)] = part.nest
                 vector += self._table.turn.vector

@@ -49,7 +49,7 @@ def problem_of(
     return Problem("key", "inference", (node,), buffers, (), ())
 
 
-def column(problem: Problem, profile: DeviceProfile, name: str) -> float:
-    """A column of the node that is told as the log2 of a number and one: that number."""
-    value = Featurizer(problem, profile).group(["op"])[COLUMN[name]]
+def column(problem: Problem, profile: DeviceProfile, name: str, *nodes: str) -> float:
+    """A column of ``nodes`` (of "op") that is told as the log2 of a number and one: that number."""
+    value = Featurizer(problem, profile).group(nodes or ["op"])[COLUMN[name]]
     return float(2.0**value - 1.0)

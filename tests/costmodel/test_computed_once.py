@@ -9,8 +9,6 @@ import pytest
 
 from fusewise.costmodel.cpu_processors import NARROW
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.feature_table import COLUMN
-from fusewise.costmodel.features import Featurizer
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 from tests.costmodel.one_node import access, column, problem_of
 
@@ -41,8 +39,7 @@ def nodes(*told: tuple[Ops, Sequence[str]]) -> Problem:
 
 def instructions(problem: Problem, profile: DeviceProfile, *names: str) -> float:
     """Nanoseconds of the busier of two threads."""
-    value = Featurizer(problem, profile).group(names)[COLUMN["instructions"]]
-    return float(2.0**value - 1.0)
+    return column(problem, profile, "instructions", *names)
 
 
 #: Nanoseconds of an exponential of all elements.
