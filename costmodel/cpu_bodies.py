@@ -7,7 +7,7 @@ Told from what a node reads and how that moves along its loops. Loads and stores
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_costs import body_cost, rootless
@@ -21,6 +21,7 @@ _INTEGERS: Final = frozenset(
     ["torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64"]
 )
 _FLOAT_BYTES: Final = 4
+_HALF_BYTES: Final = 2
 _EIGHT_BYTES: Final = frozenset({"torch.int64", "torch.float64"})
 #: Operations that take longer on elements of eight bytes.
 _ON_EIGHT_BYTES: Final = frozenset(
@@ -101,6 +102,7 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     compared = sum(counts.get(name, 0) for name in COMPARISONS)
     if positions and compared:
         found.append(("position", float(min(positions, compared))))
+        found += _checked(node, counts)
     wide = sum(dtype in _EIGHT_BYTES for dtype in dtypes)
     made = not numbers and not _INTEGERS.isdisjoint(written)
     if wide or (made and not dtypes):
@@ -115,6 +117,20 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
         widened = counts.get("load", 0) if narrow else 0
         found.append(("flag", float(counts.get("to_dtype", 0) > widened)))
     return named + tuple(found)
+
+
+def _checked(node: Node, counts: Mapping[str, int]) -> list[tuple[str, float]]:
+    """Flags by positions that are kept within bounds, as masks of attention are.
+
+    They are compared as numbers of eight bytes, and made into flags of what is chosen by them; of
+    two bytes that takes another step. In a masked body that is part of the mask.
+    """
+    if "check_bounds" not in counts or "masked" in counts:
+        return []
+    if any(access.looked_up for access in (*node.reads, *node.writes)):
+        return []
+    narrow = any(access.itemsize == _HALF_BYTES for access in (*node.reads, *node.writes))
+    return [("checked", 1.0), ("checked_half", float(narrow))]
 
 
 def _dtypes(accesses: Sequence[Access], problem: Problem) -> list[str]:

@@ -20,7 +20,16 @@ from fusewise.costmodel.interface import FloatArray
 #: Of the processors that are known.
 TABLES: Final = (NARROW, WIDE, SWIFT, KEEN, STEADY)
 _TABLES: Final = {table.name: table for table in TABLES}
-_MASKS: Final = ("order", "equality", "logic", "index", "masked", "position")
+_MASKS: Final = (
+    "order",
+    "equality",
+    "logic",
+    "index",
+    "masked",
+    "position",
+    "checked",
+    "checked half",
+)
 _MASKING: Final = frozenset(" ".join(CLASSES[k] for k in _MASKS).split())
 #: Taken of what was summed over a row, mostly, rather than of each element.
 _ROOTS: Final = frozenset({"sqrt", "rsqrt", "reciprocal"})

@@ -65,6 +65,8 @@ WIDE: Final = Table(
             "alone": Cost(lane=0.217, scalar=0.2),
             "eight bytes": Cost(0.163, scalar=0.0208),
             "flag": Cost(16, scalar=0.1),
+            "checked": Cost(6, scalar=0.1),
+            "checked half": Cost(3, scalar=0.1),
         }
     ),
     other=Cost(0.159, scalar=0.194),
@@ -154,6 +156,8 @@ SWIFT: Final = Table(
             "alone": Cost(lane=0.181, scalar=0.2),
             "eight bytes": Cost(0.142, scalar=0.0205),
             "flag": Cost(3, scalar=0.1),
+            "checked": Cost(0.1, scalar=0.1),
+            "checked half": Cost(16, scalar=0.1),
         }
     ),
     other=Cost(0.0497, scalar=0.0658),
@@ -243,6 +247,8 @@ STEADY: Final = Table(
             "alone": Cost(lane=0.217, scalar=0.2),
             "eight bytes": Cost(0.163, scalar=0.0208),
             "flag": Cost(4.7, scalar=0.1),
+            "checked": Cost(1.6, scalar=0.1),
+            "checked half": Cost(13, scalar=0.1),
         }
     ),
     other=Cost(0.05, scalar=0.0658),
@@ -332,6 +338,8 @@ KEEN: Final = Table(
             "alone": Cost(lane=0.222, scalar=0.2),
             "eight bytes": Cost(0.138, scalar=0.0198),
             "flag": Cost(10, scalar=0.1),
+            "checked": Cost(6, scalar=0.1),
+            "checked half": Cost(3, scalar=0.1),
         }
     ),
     other=Cost(0.072, scalar=0.0863),
@@ -421,6 +429,8 @@ NARROW: Final = Table(
             "alone": Cost(lane=0.217, scalar=0.2),
             "eight bytes": Cost(0.161, scalar=0.0208),
             "flag": Cost(10, scalar=0.1),
+            "checked": Cost(12, scalar=0.1),
+            "checked half": Cost(0.1, scalar=0.1),
         }
     ),
     other=Cost(0.0957, scalar=0.194),

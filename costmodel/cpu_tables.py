@@ -123,10 +123,13 @@ CLASSES: Final = {
     "random": "rand randn randint64",
     # Not of the graph: an index that is computed from what was looked up; a position in the loops
     # that is compared; a number that is chosen by comparing values; an operation on elements of
-    # eight bytes, beside what it costs on four; and a flag that is made of an integer.
+    # eight bytes, beside what it costs on four; a flag that is made of an integer; and one of
+    # positions within bounds, and beside that one for values of two bytes.
     "placed": "placed",
     "position": "position",
     "numbered": "numbered",
     "eight bytes": "eight_bytes",
     "flag": "flag",
+    "checked": "checked",
+    "checked half": "checked_half",
 }

@@ -62,6 +62,9 @@ _DRAWS: Final = 0.908
 _EXPONENTIAL_SHARE: Final = 0.201
 #: Cache lines that a multiprocessor looks up in a microsecond.
 _LINES_US: Final = 1200.0
+#: Lanes beyond the ends of rows that are reduced compute like the others: the power of all lanes
+#: over those within.
+_PADDED: Final = 0.85
 #: Exponent at which arithmetic slows down with the part of the multiprocessors that have no block.
 _IDLE: Final = 0.887
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
@@ -146,9 +149,11 @@ def cuda_parts(
         work += _COMBINED[name] * put_together
     # Eight-byte lanes are half as many.
     work *= 1.0 + amount("wide")
+    beyond = np.where(amount("reductions") > 0, amount("padding"), 0.0)
+    lanes = (1.0 + beyond) ** _PADDED
     exponentials = amount("transcendental") / rate("device_transcendental")
-    operations = work / additions / filled**_IDLE
-    functions = exponentials * _EXPONENTIAL_SHARE / filled**_IDLE
+    operations = lanes * work / additions / filled**_IDLE
+    functions = lanes * exponentials * _EXPONENTIAL_SHARE / filled**_IDLE
     matrices = 1.0 + (TENSOR_CORES - 1.0) * amount("half")
     arithmetic = operations + functions + amount("flops") / (2.0 * additions * matrices)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 21
+FEATURES_VERSION: Final = 22
 
 
 class Feature(NamedTuple):

@@ -52,6 +52,7 @@ from fusewise.costmodel.partials import (
     places_of,
     row_operations,
 )
+from fusewise.costmodel.shared_work import SharedWork
 from fusewise.costmodel.tiles import holds_rows, tile_of
 from fusewise.costmodel.touches import DISTINCT, MET
 from fusewise.schedule.errors import PlanError
@@ -185,6 +186,7 @@ class Featurizer:
             for node, sums in zip(nodes, self._sums, strict=True)
         ]
         self._told = np.array(told, dtype=np.float64)
+        self._shared = SharedWork(nodes)
         # Lookups of nodes with equal loops mostly go by the same places.
         self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
         self._of_rows = [
@@ -279,6 +281,9 @@ class Featurizer:
             if len(several) > 1:
                 repeated = np.sum(several, axis=0) - np.max(several, axis=0)
                 row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - repeated, 0.0)
+        # What finds places is taken out above.
+        others = [i for i in ids if i not in again and self._places[i][1] is None]
+        row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - self._shared.repeated(others), 0.0)
         if any(self._reduced[i] is not None for i in ids):
             once = np.sum([self._of_rows[i] for i in ids if i not in again], axis=0)
             row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - once, 0.0)
@@ -290,12 +295,18 @@ class Featurizer:
                 row[COLUMN[alone]] += steps
 
     def _alone(self, ids: Sequence[int]) -> list[int]:
-        """Nodes that are the first result of a reduction of several, the others outside of it."""
+        """Nodes that are the first result of a reduction of several, the others outside of it.
+
+        A loop keeps all that a Welford reduction has whichever of it is stored: each step needs it.
+        """
         firsts = [i for i in ids if i in self._firsts]
         if not firsts:
             return []
         others = {self._twin[i] for i in ids if self._twin[i] != i}
-        return [i for i in firsts if i not in others]
+        loops = self._loops_over(ids)
+        return [
+            i for i in firsts if i not in others and not (loops and self._firsts[i][0] == "welford")
+        ]
 
     def _tile(self, ids: Sequence[int], row: FloatArray, met: Met) -> tuple[float, ...]:
         """The columns of ``_TILE``, from those of the same ``row`` that are filled already."""

@@ -6,7 +6,7 @@ Judges by the accesses and operations of one node alone; indices themselves are 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from fusewise.costmodel.geometry import looked_up_steps
@@ -18,6 +18,10 @@ _INTEGER: Final = re.compile(r"int(16|32|64)$")
 _GIVEN: Final = ("index", "gather", "scatter", "embedding", "take")
 #: What the compiler takes others apart into, which look up where it computes itself: resizing.
 _COMPUTED: Final = "_unsafe_"
+#: Operations that find places: how many there are tells those of one node from another's.
+_FINDING: Final = frozenset(
+    {"ceil", "floor", "index_expr", "indirect_indexing", "maximum", "minimum"}
+)
 
 
 def computes_places(node: Node) -> bool:
@@ -25,6 +29,16 @@ def computes_places(node: Node) -> bool:
     return any(name == "index_expr" for name, _ in node.ops) and any(
         access.looked_up for access in node.reads
     )
+
+
+def places_sought(node: Node, problem: Problem) -> Hashable:
+    """What is equal for nodes that look up the same places in the same buffer by the same index.
+
+    An index says that a place was told, not which: one corner of an interpolation is found by
+    other bounds than the next, one table's rows by another's numbers.
+    """
+    finding = tuple(sorted(count for count in node.ops if count[0] in _FINDING))
+    return finding, frozenset((a.buffer, a.index) for a in loaded_indices(node, problem))
 
 
 def loaded_indices(node: Node, problem: Problem) -> list[Access]:

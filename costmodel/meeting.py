@@ -200,6 +200,7 @@ class Meeting:
     ) -> tuple[int, int, int]:
         """Add the reads to ``total``; inputs, loads and node steps that values are kept."""
         seen: dict[int, int] = {}
+        corners: dict[int, int] = {}
         left: dict[int, float] = {}
         last: dict[int, int] = {}
         for position, i in enumerate(ids):
@@ -210,6 +211,10 @@ class Meeting:
                 if inside:
                     last[buffer] = position
                 bit = 1 << here
+                if r.corners and slot not in seen:
+                    corners[buffer] = corners.get(buffer, 0) + 1
+                    if corners[buffer] > r.corners:
+                        continue
                 passes = seen.get(slot, 0)
                 if passes & bit:
                     continue

@@ -6,14 +6,14 @@ group make of each other is in ``fusewise.costmodel.meeting``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.geometry import walk
-from fusewise.costmodel.lookups import computes_places
+from fusewise.costmodel.geometry import looked_up_steps, walk
+from fusewise.costmodel.lookups import computes_places, places_sought
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
 #: Bytes that memory moves at least: a cache line, and a sector of one.
@@ -86,7 +86,7 @@ _SECTOR_ELEMENTS: Final = 8
 class Touch(NamedTuple):
     """An access with all that a group needs to know of it, looked up once."""
 
-    slot: int  # identity of (buffer, index)
+    slot: int  # identity of (buffer, index, where a lookup leads)
     buffer: int
     at: int  # where its distinct bytes are summed
     bytes: int
@@ -103,6 +103,7 @@ class Touch(NamedTuple):
     outside: bool  # a write: somebody who is no node needs the buffer
     users: int  # a write: bitset of the nodes that read it
     key: tuple[str, str]
+    corners: int  # of a lookup at computed places: of the buffer, at most; else 0
 
 
 def moving_reads(node: Node, problem: Problem) -> list[Access]:
@@ -123,7 +124,7 @@ class Touches:
         self._problem = problem
         self._profile = profile
         self._rank = rank
-        self._slots: dict[tuple[str, str], int] = {}
+        self._slots: dict[tuple[str, str, Hashable], int] = {}
         self._buffer_ids: dict[str, int] = {}
 
     def read(self, access: Access, node: Node, *, along: bool) -> Touch:
@@ -150,8 +151,13 @@ class Touches:
         kind = "contiguous" if access.kind == "strided" and steps.step == 1 else access.kind
         line = 0.0
         random = 0
+        sought = None
+        corners = 0
         again = access.bytes
         if access.looked_up:
+            sought = places_sought(node, self._problem)
+            if computes_places(node):
+                corners = _corners(access, node)
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
             rows = steps.step == 1
             if along:
@@ -171,7 +177,7 @@ class Touches:
             line = access.bytes * line_bytes / run_bytes
         outside, users = self._needed_by(buffer)
         return Touch(
-            slot=self._slots.setdefault((access.buffer, access.index), len(self._slots)),
+            slot=self._slots.setdefault((access.buffer, access.index, sought), len(self._slots)),
             buffer=self._buffer_ids.setdefault(access.buffer, len(self._buffer_ids)),
             at=at[kind],
             bytes=access.bytes,
@@ -189,6 +195,7 @@ class Touches:
             outside=outside or access.kind == "atomic",
             users=users,
             key=(access.buffer, access.index),
+            corners=corners,
         )
 
     def _needed_by(self, buffer: Buffer | None) -> tuple[bool, int]:
@@ -205,6 +212,15 @@ class Touches:
                 return True, 0
             users |= 1 << rank
         return False, users
+
+
+def _corners(access: Access, node: Node) -> int:
+    """Places of one buffer that an interpolation finds in each turn, at most.
+
+    Two for each of the indices that it computes, or as many as one node of it looks up.
+    """
+    own = sum(a.looked_up and a.buffer == access.buffer for a in node.reads)
+    return max(1 << len(looked_up_steps(access.index)), own)
 
 
 def _size_of(access: Access, buffer: Buffer | None) -> int:

@@ -9,13 +9,19 @@ knows what an operation costs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 from fusewise.schedule.problem import Node
 
 #: What tells the pieces of a concatenation apart.
 _CHOOSING = frozenset(("ge", "lt", "and_", "where", "masked", "index_expr"))
+
+_LEAVES: Final = frozenset({"load", "index_expr"})
+#: From how often on leaves are written for that of a chain.
+_CHAIN: Final = 8.0
 
 #: Operations by name, with how often each is computed in one turn of the loops.
 Counts = tuple[tuple[str, float], ...]
@@ -24,7 +30,8 @@ Counts = tuple[tuple[str, float], ...]
 def operations_of(node: Node) -> Counts:
     """The operations of a node's body, repetitions of equal expressions counted as one.
 
-    Each stands as much less often than it is written as leaves do, but once at the least.
+    Each stands as much less often than it is written as leaves do, but once at the least, and of
+    a long chain once for each of its steps.
     """
     accesses = (*node.reads, *node.writes)
     loops = 0
@@ -42,7 +49,19 @@ def _operations(written: Sequence[tuple[str, int]], places: int, loops: int) -> 
     positions = counted.get("index_expr", 0) if loops else 0
     leaves = min(loads, places) + min(positions, loops)
     again = (loads + positions) / leaves if leaves else 1.0
-    return tuple((name, max(count / again, min(count, 1.0))) for name, count in written)
+    return tuple(
+        (name, max(count / again, min(count, 1.0) if name in _LEAVES else _least(count, again)))
+        for name, count in written
+    )
+
+
+def _least(count: int, again: float) -> float:
+    """How many of an operation that is written ``count`` times are computed at the least.
+
+    Leaves that are written so often stand below a chain in which each step reads the one before
+    more than once: its ``n`` steps, written 1, 2, 4 and so on times, are ``2^n - 1`` altogether.
+    """
+    return min(count, math.log2(1.0 + count) if again >= _CHAIN else 1.0)
 
 
 def taken_part(node: Node) -> float:

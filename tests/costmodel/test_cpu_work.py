@@ -262,6 +262,30 @@ def test_numbers_of_eight_bytes_take_longer(
 
 
 @pytest.mark.parametrize(
+    ("name", "dear"),
+    [
+        # A mask of attention is looked up by a position, and chosen by.
+        ("where", True),
+        # Bounds of what a mask loads are part of the mask.
+        ("masked", False),
+    ],
+)
+def test_positions_within_bounds_take_long_to_choose_by(
+    narrow: DeviceProfile, name: str, dear: bool
+) -> None:
+    choosing = (("load", 1), ("index_expr", 1), ("ge", 1), (name, 1), ("store", 1))
+
+    def instructions(ops: tuple[tuple[str, int], ...]) -> float:
+        read, written = (access("contiguous", "i0 : 4096", 4096, 1, name) for name in "ab")
+        problem = problem_of(((64, 64), ()), read, written)
+        node = msgspec.structs.replace(problem.nodes[0], ops=ops)
+        return column(msgspec.structs.replace(problem, nodes=(node,)), narrow, "instructions")
+
+    bounded = instructions((*choosing, ("check_bounds", 2)))
+    assert (bounded > 2 * instructions(choosing)) is dear
+
+
+@pytest.mark.parametrize(
     ("loops", "index", "written", "dear"),
     [
         ((1024, 512), "i0 : 524288", "i0 : 524288", True),

@@ -264,11 +264,8 @@ def test_featurising_is_cheap(profile: DeviceProfile, softmax: Problem):
     assert best < 300e-6
 
 
-def test_the_first_of_several_results_alone_takes_less(
-    profile: DeviceProfile, make_node: MakeNode
-) -> None:
-    gpu = msgspec.structs.replace(profile, key="cuda-t", kind="cuda", cores=132)
-    rows, length = 65536, 2048
+def results_of(make_node: MakeNode, reduction_type: str, rows: int, length: int) -> Problem:
+    """Both results of a reduction of rows of a matrix, "op0" and "op1"."""
     n = rows * length
     whole = Access("x", "contiguous", n, 4 * n, 4, 1, f"i0 : {n}")
 
@@ -284,19 +281,38 @@ def test_the_first_of_several_results_alone_takes_less(
             device="cuda",
             rnumel=length,
             ranges=((rows,), (length,)),
-            reduction_type="online_softmax_reduce",
+            reduction_type=reduction_type,
             order=i,
         )
 
     made = [Buffer(f"buf{i}", 4 * rows, "float32", False, True, ()) for i in range(2)]
     x = Buffer("x", 4 * n, "float32", True, False, ("op0", "op1"))
-    featurizer = Featurizer(Problem("p", "inference", (part(0), part(1)), (x, *made), (), ()), gpu)
+    return Problem("p", "inference", (part(0), part(1)), (x, *made), (), ())
+
+
+def test_the_first_of_several_results_alone_takes_less(
+    profile: DeviceProfile, make_node: MakeNode
+) -> None:
+    gpu = msgspec.structs.replace(profile, key="cuda-t", kind="cuda", cores=132)
+    featurizer = Featurizer(results_of(make_node, "online_softmax_reduce", 65536, 2048), gpu)
     both, first, second = featurizer.batch([("op0", "op1"), ("op0",), ("op1",)])
     at = COLUMN["online_softmax"]
     assert first[at] == 0.0
     # The sum of exponentials needs the maximum, so that both are computed for it.
     assert second[at] == both[at] > 0.0
     assert roofline_us(first[None])[0] < roofline_us(second[None])[0]
+
+
+@pytest.mark.parametrize(("length", "alone"), [(256, True), (2048, False)])
+def test_a_mean_is_found_alone_only_where_rows_are_held_whole(
+    profile: DeviceProfile, make_node: MakeNode, length: int, alone: bool
+) -> None:
+    gpu = msgspec.structs.replace(profile, key="cuda-t", kind="cuda", cores=132)
+    featurizer = Featurizer(results_of(make_node, "welford_reduce", 65536, length), gpu)
+    both, first = featurizer.batch([("op0", "op1"), ("op0",)])
+    at = COLUMN["welford"]
+    assert first[at] == (0.0 if alone else both[at])
+    assert bool(first[COLUMN["means"]] > 0.0) is alone
 
 
 def test_a_kernel_that_starts_again_reads_again(

@@ -259,3 +259,72 @@ def test_updates_of_a_warp_that_find_different_elements_of_a_line_go_at_once(
     assert crowd(32 * 256) == pytest.approx(_OUT / 256, rel=0.01)
     assert crowd(6, loaded=False) == pytest.approx(_OUT, rel=0.01)
     assert crowd(6, 2) == pytest.approx(_OUT, rel=0.01)
+
+
+def loads(problem: Problem, profile: DeviceProfile) -> float:
+    """What one kernel of all nodes loads."""
+    names = [node.name for node in problem.nodes]
+    return float(Featurizer(problem, profile).group(names)[COLUMN["loads"]])
+
+
+def kernel_of(problem: Problem, *bounds: int) -> Problem:
+    """The problem with a node for each of ``bounds``, operations that keep places within."""
+    (node,) = problem.nodes
+    nodes = tuple(
+        msgspec.structs.replace(
+            node,
+            name=f"op{i}",
+            writes=(msgspec.structs.replace(node.writes[0], buffer=f"out{i}"),),
+            ops=(*node.ops, ("maximum", count)),
+        )
+        for i, count in enumerate(bounds)
+    )
+    written = [Buffer(f"out{i}", 4 * _OUT, "float32", False, True, ()) for i in range(len(nodes))]
+    return msgspec.structs.replace(problem, nodes=nodes, buffers=(*problem.buffers, *written))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "corners"),
+    [
+        # The same place, found by the same operations.
+        ((1, 1), 1),
+        ((1, 2), 2),
+        # Two bounds for either of two indices make four corners, however many nodes find them.
+        ((1, 2, 3, 4, 5, 6), 4),
+    ],
+)
+def test_corners_of_an_interpolation_are_places_of_their_own(
+    gpu: DeviceProfile, lookup: Lookup, bounds: tuple[int, ...], corners: int
+) -> None:
+    problem = kernel_of(lookup(loaded=False), *bounds)
+    assert loads(problem, gpu) == corners
+
+
+def test_one_node_looks_up_as_many_places_as_it_has_lookups(
+    gpu: DeviceProfile, lookup: Lookup
+) -> None:
+    """Cubic interpolation finds sixteen."""
+    problem = lookup(loaded=False)
+    (node,) = problem.nodes
+    sixteen = tuple(
+        msgspec.structs.replace(node.reads[0], index=f"{_COLUMNS}*tmp{2 * i} + tmp{2 * i + 1} : ")
+        for i in range(16)
+    )
+    problem = msgspec.structs.replace(
+        problem, nodes=(msgspec.structs.replace(node, reads=sixteen),)
+    )
+    assert loads(problem, gpu) == len(sixteen)
+
+
+def test_rows_of_a_table_are_others_by_another_index(gpu: DeviceProfile, lookup: Lookup) -> None:
+    problem = kernel_of(lookup(loaded=True), 1, 1)
+    one, two = problem.nodes
+    image, places = two.reads
+    two = msgspec.structs.replace(
+        two, reads=(image, msgspec.structs.replace(places, buffer="other map"))
+    )
+    other = Buffer("other map", 8 * _OUT, "int64", True, False, ("op1",))
+    apart = msgspec.structs.replace(problem, nodes=(one, two), buffers=(*problem.buffers, other))
+    # The image by either map, and the maps.
+    assert loads(problem, gpu) == 2
+    assert loads(apart, gpu) == 4

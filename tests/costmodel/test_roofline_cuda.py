@@ -93,3 +93,16 @@ def test_means_with_variances_cost_more_in_a_loop() -> None:
     reduced = {"welford": 1e9, "combining": 1e3}
     looped, held = row(**reduced), row(**reduced, persistent=1.0)
     assert roofline_us(looped)[0] > roofline_us(held)[0]
+
+
+def test_lanes_beyond_the_ends_of_rows_compute_like_the_others() -> None:
+    """A row of 513 elements is held in 1024 lanes."""
+    reduced = {"reductions": 1.0, "reducing": 3e9, "transcendental": 4e9}
+    full, padded = (roofline_parts(row(**reduced, padding=share)) for share in (0.0, 0.99))
+    for term in ("operations", "functions"):
+        assert padded.terms[term][0] > 1.5 * full.terms[term][0]
+
+
+def test_nothing_is_beyond_where_nothing_is_reduced() -> None:
+    work = {"arithmetic": 3e9}
+    assert roofline_us(row(**work, padding=0.9)) == roofline_us(row(**work))
