@@ -164,7 +164,7 @@ class Pool:
                 self._stands_still = False
                 self._signal(signal.SIGCONT)
                 for worker in self._workers:
-                    _excuse(worker, time.monotonic() - start)
+                    _excuse(worker, start)
                 self._state.notify_all()
 
     def close(self) -> None:
@@ -275,14 +275,12 @@ class Pool:
         return True
 
     def _show(self, worker: _Worker, graph: PreparedGraph) -> None:
-        """Pass a graph on; the worker is excused for the time that this takes."""
-        start = time.monotonic()
+        """Pass a graph on; the worker rests for the time that this takes."""
         with self._state:
-            worker.heard = None
+            self._rest(worker)
         self._listener.prepared(graph)
         with self._state:
-            worker.heard = start
-            _excuse(worker, time.monotonic() - start)
+            worker.since = worker.heard = time.monotonic()
 
     def _end(self, worker: _Worker) -> int | None:
         """Kill a worker; its exit status."""
@@ -314,9 +312,10 @@ class Pool:
                         worker.child.signal(signal.SIGKILL)
 
 
-def _excuse(worker: _Worker, seconds: float) -> None:
-    """The worker was made to wait so long."""
+def _excuse(worker: _Worker, start: float) -> None:
+    """The worker was made to wait from ``start`` on, or from when it went on with its item."""
+    now = time.monotonic()
     if worker.heard is not None:
-        worker.heard += seconds
+        worker.heard += now - max(start, worker.heard)
     if worker.since is not None:
-        worker.since += seconds
+        worker.since += now - max(start, worker.since)

@@ -139,6 +139,22 @@ def test_worker_that_waits_for_the_device_is_not_silent(start: Start, acting: An
     assert pool.seconds() < 1.0
 
 
+def test_waiting_for_the_device_while_it_stands_still_is_one_wait(
+    start: Start, acting: Any
+) -> None:
+    a = acting.item()
+    script = [acting.RECEIVE, acting.READY, acting.RECEIVE, ("sleep", 0.5), acting.prepared(a)]
+    pool, heard = start([*script, acting.finished(a), acting.FOREVER])
+    heard.gate.clear()
+    pool.add([a])
+    time.sleep(1.5)
+    with pool.standing_still():
+        time.sleep(1.0)
+    heard.gate.set()
+    acting.until(lambda: heard.items)
+    assert 0.4 < pool.seconds() < 1.4
+
+
 def test_pool_stands_still(start: Start, acting: Any, scripts: Any) -> None:
     a, b = acting.item("a"), acting.item("b")
     script = [acting.RECEIVE, acting.READY, acting.RECEIVE, ("sleep", 0.3)]
