@@ -70,6 +70,8 @@ _IDLE: Final = 0.887
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
 _NORM, _WAITING_NORM = 3.88, 1.46
+#: The same for waiting in a loop over rows that are summed across: little else is done meanwhile.
+_WAITING_ACROSS: Final = 1.1
 #: Microseconds from one block of a multiprocessor to the next: no more are begun, however little
 #: each of them does.
 _BLOCK_US: Final = 0.076
@@ -160,7 +162,9 @@ def cuda_parts(
     more = np.maximum(memory, arithmetic)
     body = _together(memory, arithmetic, _NORM)
     waits = _waiting(amount, distinct)
-    apart = _together(body, waits, _WAITING_NORM) - more
+    across = (amount("outer_reductions") > 0) & (amount("persistent") == 0)
+    overlap = np.where(across, _WAITING_ACROSS, _WAITING_NORM)
+    apart = _together(body, waits, overlap) - more
     launch = amount("device_launch")
     return RooflineParts(
         launch=launch,
@@ -181,7 +185,7 @@ def cuda_parts(
     )
 
 
-def _together(one: FloatArray, other: FloatArray, norm: float) -> FloatArray:
+def _together(one: FloatArray, other: FloatArray, norm: float | FloatArray) -> FloatArray:
     """Time of two things that overlap in part."""
     more, less = np.maximum(one, other), np.minimum(one, other)
     ratio = less / np.maximum(more, 1e-12)

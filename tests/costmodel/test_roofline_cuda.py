@@ -106,3 +106,11 @@ def test_lanes_beyond_the_ends_of_rows_compute_like_the_others() -> None:
 def test_nothing_is_beyond_where_nothing_is_reduced() -> None:
     work = {"arithmetic": 3e9}
     assert roofline_us(row(**work, padding=0.9)) == roofline_us(row(**work))
+
+
+def test_a_loop_across_rows_hides_less_of_its_waiting() -> None:
+    turns = {"rounds": 2000.0, "programs": 16.0, "reductions": 1.0}
+    along, across = row(**turns), row(**turns, outer_reductions=1.0)
+    assert roofline_us(across)[0] > 1.1 * roofline_us(along)[0]
+    held = {**turns, "persistent": 1.0}
+    assert roofline_us(row(**held, outer_reductions=1.0)) == roofline_us(row(**held))
