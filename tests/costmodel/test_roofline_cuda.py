@@ -109,7 +109,7 @@ def test_nothing_is_beyond_where_nothing_is_reduced() -> None:
 
 
 def test_a_loop_across_rows_hides_less_of_its_waiting() -> None:
-    turns = {"rounds": 2000.0, "programs": 16.0, "reductions": 1.0}
+    turns = {"rounds": 2000.0, "programs": 132.0, "reductions": 1.0}
     along, across = row(**turns), row(**turns, outer_reductions=1.0)
     assert roofline_us(across)[0] > 1.1 * roofline_us(along)[0]
     held = {**turns, "persistent": 1.0}
