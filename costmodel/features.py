@@ -186,7 +186,7 @@ class Featurizer:
             for node, sums in zip(nodes, self._sums, strict=True)
         ]
         self._told = np.array(told, dtype=np.float64)
-        self._shared = SharedWork(nodes)
+        self._shared = SharedWork(nodes if blocks else ())
         # Lookups of nodes with equal loops mostly go by the same places.
         self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
         self._of_rows = [
