@@ -12,6 +12,7 @@ from fusewise.costmodel.cpu_bodies import Body
 from fusewise.costmodel.cpu_costs import body_cost
 from fusewise.costmodel.cpu_loops import NodeLoops
 from fusewise.costmodel.cpu_tables import FREE, Cost
+from fusewise.costmodel.written_once import in_common, read_alike
 from fusewise.schedule.problem import Node
 
 
@@ -39,23 +40,14 @@ class ComputedOnce:
         return found
 
     def _of_both(self, i: int, j: int) -> Cost:
-        """What two nodes compute of the same values: operations that both have.
-
-        Told where one reads all that the other does. Which values an operation is on is not known.
-        """
+        """What two nodes compute of the same values."""
         if self._loops[i].loops != self._loops[j].loops:
             return FREE
         if self._same_reduction(i, j):
             return self._bodies[i].cost
-        mine, other = self._reads[i], self._reads[j]
-        if not other or not (other <= mine or mine <= other):
+        if not read_alike(self._reads[i], self._reads[j]):
             return FREE
-        done = dict(self._bodies[j].operations)
-        common = tuple(
-            (name, min(count, done[name]))
-            for name, count in self._bodies[i].operations
-            if name in done
-        )
+        common = in_common(self._bodies[i].operations, self._bodies[j].operations)
         return body_cost(common, None, table=self._table)
 
     def _same_reduction(self, i: int, j: int) -> bool:

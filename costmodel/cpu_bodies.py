@@ -7,7 +7,7 @@ Told from what a node reads and how that moves along its loops. Loads and stores
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_costs import body_cost, rootless
@@ -93,7 +93,8 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     dtypes, written = _dtypes(node.reads, problem), _dtypes(node.writes, problem)
     numbers = sum(dtype in _INTEGERS for dtype in dtypes)
     found = []
-    if not any(access.looked_up for access in (*node.reads, *node.writes)):
+    looks_up = any(access.looked_up for access in (*node.reads, *node.writes))
+    if not looks_up:
         # Places in what has a single one there are not looked up.
         named = tuple(each for each in named if each[0] != "indirect_indexing")
         # Where they are not stored either nobody asks for them.
@@ -102,7 +103,8 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     compared = sum(counts.get(name, 0) for name in COMPARISONS)
     if positions and compared:
         found.append(("position", float(min(positions, compared))))
-        found += _checked(node, counts)
+        if "check_bounds" in counts and "masked" not in counts and not looks_up:
+            found += _checked(node)
     wide = sum(dtype in _EIGHT_BYTES for dtype in dtypes)
     made = not numbers and not _INTEGERS.isdisjoint(written)
     if wide or (made and not dtypes):
@@ -119,16 +121,12 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     return named + tuple(found)
 
 
-def _checked(node: Node, counts: Mapping[str, int]) -> list[tuple[str, float]]:
+def _checked(node: Node) -> list[tuple[str, float]]:
     """Flags by positions that are kept within bounds, as masks of attention are.
 
     They are compared as numbers of eight bytes, and made into flags of what is chosen by them; of
     two bytes that takes another step. In a masked body that is part of the mask.
     """
-    if "check_bounds" not in counts or "masked" in counts:
-        return []
-    if any(access.looked_up for access in (*node.reads, *node.writes)):
-        return []
     narrow = any(access.itemsize == _HALF_BYTES for access in (*node.reads, *node.writes))
     return [("checked", 1.0), ("checked_half", float(narrow))]
 

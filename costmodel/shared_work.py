@@ -13,7 +13,7 @@ import numpy as np
 
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.operations import CLASSES, operation_class, operation_weight
-from fusewise.costmodel.written_once import operations_of
+from fusewise.costmodel.written_once import Counts, in_common, operations_of, read_alike
 from fusewise.schedule.problem import Node
 
 #: Classes of what equal names say nothing of: positions, random numbers and reductions.
@@ -27,9 +27,9 @@ class SharedWork:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Nodes are numbered as they are given."""
-        self._nodes = nodes
+        self._iterations = [node.numel * node.rnumel for node in nodes]
         self._reads = [{(a.buffer, a.index) for a in node.reads} for node in nodes]
-        self._work = [_work(node) for node in nodes]
+        self._operations = [_told_by_name(node) for node in nodes]
         self._found: dict[tuple[int, int], FloatArray | None] = {}
 
     def repeated(self, ids: Sequence[int]) -> FloatArray:
@@ -45,36 +45,33 @@ class SharedWork:
         return total
 
     def _of_both(self, i: int, j: int) -> FloatArray | None:
-        """What nodes compute of the same values: nearly all of ``j``, where one reads as much.
-
-        Which values an operation is on is not known.
-        """
+        """What nodes compute of the same values: nearly all of ``j``, where one reads as much."""
         if (i, j) not in self._found:
             self._found[i, j] = self._compare(i, j)
         return self._found[i, j]
 
     def _compare(self, i: int, j: int) -> FloatArray | None:
-        one, other = self._nodes[i], self._nodes[j]
-        if one.numel * one.rnumel != other.numel * other.rnumel:
+        if self._iterations[i] != self._iterations[j]:
             return None
-        mine, others = self._reads[i], self._reads[j]
-        if not others or not (others <= mine or mine <= others):
+        if not read_alike(self._reads[i], self._reads[j]):
             return None
-        common = np.zeros(len(CLASSES))
-        done = self._work[j]
-        for name, (which, work) in self._work[i].items():
-            if name in done:
-                common[which] += min(work, done[name][1])
-        whole = sum(work for _, work in done.values())
+        common = self._work(j, in_common(self._operations[i], self._operations[j]))
+        whole = self._work(j, self._operations[j]).sum()
         return common if whole and common.sum() >= _INLINED * whole else None
 
+    def _work(self, i: int, operations: Counts) -> FloatArray:
+        """By class, over all iterations of node ``i``; [C]."""
+        total = np.zeros(len(CLASSES))
+        for name, count in operations:
+            total[operation_class(name)] += count * operation_weight(name) * self._iterations[i]
+        return total
 
-def _work(node: Node) -> dict[str, tuple[int, float]]:
-    """Class of each operation of a node, and the work that it is over all iterations."""
-    iterations = float(node.numel * node.rnumel)
-    found = {}
-    for name, count in operations_of(node):
-        which = operation_class(name)
-        if which >= 0 and CLASSES[which] not in _APART:
-            found[name] = which, count * operation_weight(name) * iterations
-    return found
+
+def _told_by_name(node: Node) -> Counts:
+    """The operations of a node of which equal names may tell equal values."""
+    classes = ((name, operation_class(name), count) for name, count in operations_of(node))
+    return tuple(
+        (name, count)
+        for name, which, count in classes
+        if which >= 0 and CLASSES[which] not in _APART
+    )

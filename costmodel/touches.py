@@ -156,14 +156,14 @@ class Touches:
         again = access.bytes
         if access.looked_up:
             sought = places_sought(node, self._problem)
-            if computes_places(node):
-                corners = _corners(access, node)
+            computed = computes_places(node)
+            corners = _corners(access, node) if computed else 0
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
             rows = steps.step == 1
             if along:
                 # From one turn of the loops to the next it goes on to a neighbour, or stays.
                 line = touched
-                if self._profile.kind == "cpu" and computes_places(node):
+                if self._profile.kind == "cpu" and computed:
                     # Neighbours are looked up, which a core has near whoever of them came first.
                     line, again = min(touched, _size_of(access, buffer)), 0
             elif 0 < _size_of(access, buffer) <= self._profile.cache_bytes // _NEAR:

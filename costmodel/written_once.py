@@ -10,7 +10,7 @@ knows what an operation costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import lru_cache
 from typing import Final
 
@@ -19,6 +19,7 @@ from fusewise.schedule.problem import Node
 #: What tells the pieces of a concatenation apart.
 _CHOOSING = frozenset(("ge", "lt", "and_", "where", "masked", "index_expr"))
 
+#: What expressions start from.
 _LEAVES: Final = frozenset({"load", "index_expr"})
 #: From how often on leaves are written for that of a chain.
 _CHAIN: Final = 8.0
@@ -49,19 +50,31 @@ def _operations(written: Sequence[tuple[str, int]], places: int, loops: int) -> 
     positions = counted.get("index_expr", 0) if loops else 0
     leaves = min(loads, places) + min(positions, loops)
     again = (loads + positions) / leaves if leaves else 1.0
-    return tuple(
-        (name, max(count / again, min(count, 1.0) if name in _LEAVES else _least(count, again)))
-        for name, count in written
-    )
+    return tuple((name, max(count / again, _least(name, count, again))) for name, count in written)
 
 
-def _least(count: int, again: float) -> float:
+def _least(name: str, count: int, again: float) -> float:
     """How many of an operation that is written ``count`` times are computed at the least.
 
     Leaves that are written so often stand below a chain in which each step reads the one before
     more than once: its ``n`` steps, written 1, 2, 4 and so on times, are ``2^n - 1`` altogether.
     """
-    return min(count, math.log2(1.0 + count) if again >= _CHAIN else 1.0)
+    in_chain = again >= _CHAIN and name not in _LEAVES
+    return min(count, math.log2(1.0 + count) if in_chain else 1.0)
+
+
+def in_common(one: Counts, other: Counts) -> Counts:
+    """The operations that two bodies both have: what one computes that the other has computed.
+
+    Told for bodies that :func:`read_alike`. Which values an operation is on is not known.
+    """
+    done = dict(other)
+    return tuple((name, min(count, done[name])) for name, count in one if name in done)
+
+
+def read_alike(one: Set[tuple[str, str]], other: Set[tuple[str, str]]) -> bool:
+    """Whether one of two nodes reads all (buffers and indices) that the other does: not nothing."""
+    return bool(other) and (other <= one or one <= other)
 
 
 def taken_part(node: Node) -> float:

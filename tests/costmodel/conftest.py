@@ -36,6 +36,13 @@ def profile() -> DeviceProfile:
     )
 
 
+@pytest.fixture
+def gpu(profile: DeviceProfile) -> DeviceProfile:
+    """A GPU of no maker."""
+    told = {"key": "cuda-test", "kind": "cuda", "cores": 100, "threads": 1 << 18}
+    return msgspec.structs.replace(profile, **told)
+
+
 MakeNode = Callable[..., Node]
 
 

@@ -47,13 +47,6 @@ def lookup(make_node: Callable[..., Node]) -> Lookup:
     return make
 
 
-@pytest.fixture
-def gpu(profile: DeviceProfile) -> DeviceProfile:
-    """A device whose cache holds little of the image."""
-    told = {"key": "cuda-test", "kind": "cuda", "cores": 100, "threads": 1 << 18}
-    return msgspec.structs.replace(profile, **told)
-
-
 def test_computed_places_are_near_each_other(gpu: DeviceProfile, lookup: Lookup) -> None:
     def features(loaded: bool) -> np.ndarray:
         return Featurizer(lookup(loaded=loaded), gpu).group(["op0"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from fusewise.costmodel.device import DeviceProfile
@@ -14,12 +13,6 @@ from tests.costmodel.one_node import column
 N = 1 << 20
 #: Operations of a node and what it reads.
 Told = tuple[tuple[tuple[str, int], ...], tuple[str, ...]]
-
-
-@pytest.fixture
-def gpu(profile: DeviceProfile) -> DeviceProfile:
-    told = {"key": "cuda-test", "kind": "cuda", "cores": 100, "threads": 1 << 18}
-    return msgspec.structs.replace(profile, **told)
 
 
 @pytest.fixture
