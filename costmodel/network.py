@@ -3,7 +3,9 @@
 Trees are flat between their thresholds. What a kernel takes mostly rises and falls steadily with
 what it does, and of families that nobody has measured such a guess is the better one. The network
 is a plain one: sums, of which what is below nought is cut off, layer upon layer (Rosenblatt 1958;
-Nair and Hinton 2010).
+Nair and Hinton 2010). Some give the log ratio themselves; others a factor for each of the parts
+that the roofline is made of, which then come together as roots of sums of squares do: parts that
+overlap in part.
 
 Each input, weight and sum that is passed on is a multiple of a power of two, and bounded, so that
 every sum of products is exact in 64-bit floats, and mostly in 32-bit ones, which take half as long:
@@ -66,8 +68,27 @@ WEIGHTS: Final = Grid(10, 4.0)
 _SINGLE: Final = float(1 << 24)
 #: Added to deviations, so that columns that are all but constant do not fill the grid.
 _LEAST_DEVIATION: Final = 1e-3
+#: Of a part over the largest: finer is nothing, and sums of such are exact.
+_SHARES: Final = Grid(16, 1.0)
 #: Points between the usual kernel and the one at hand at which slopes are taken.
 _STEPS: Final = 64
+
+
+def together(sums: FloatArray, parts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Log ratios [n] of the last sums of a network, [n, 1 + S], and the slopes along these.
+
+    Args:
+        sums: the first is added to the log; the others are logs of factors of parts.
+        parts: logs of these, [n, S]; without any the ratio is the sum.
+    """
+    if not parts.shape[1]:
+        return sums[:, 0], np.ones_like(sums)
+    logs = 2.0 * (sums[:, 1:] + parts)
+    largest = logs.max(axis=1)
+    shares = _SHARES.nearest(np.exp(logs - largest[:, None]))
+    whole = shares.sum(axis=1)
+    ratio = sums[:, 0] + (largest + settled(np.log(whole))) / 2.0
+    return ratio, np.column_stack([np.ones(len(sums)), shares / whole[:, None]])
 
 
 class Layer(msgspec.Struct, frozen=True, array_like=True):
@@ -132,7 +153,10 @@ class Scaling(msgspec.Struct, frozen=True, dict=True):
 
 
 class Network(msgspec.Struct, frozen=True, dict=True):
-    """Layers, the last of which has a single sum: the log of time over roofline."""
+    """Layers, the last of which gives what :func:`together` takes.
+
+    The last columns that a network sees are the logs of the parts that it has factors of.
+    """
 
     layers: tuple[Layer, ...]
 
@@ -147,7 +171,8 @@ class Network(msgspec.Struct, frozen=True, dict=True):
         sums = [len(layer.weights) for layer in self.layers]
         if (
             sums != widths
-            or widths[-1:] != [1]
+            or not widths
+            or not 0 < widths[-1] <= 1 + self.columns
             or any(len(each) != 1 for each in inputs)
             or any(each != {width} for width, each in zip(widths, inputs[1:], strict=False))
         ):
@@ -158,18 +183,27 @@ class Network(msgspec.Struct, frozen=True, dict=True):
         """Columns that it sees."""
         return len(self.layers[0].weights[0])
 
-    def predict(self, inputs: FloatArray) -> FloatArray:
-        """Log ratios, shape [n], of rows [n, D] as :meth:`Scaling.inputs` gives them."""
+    @property
+    def parts(self) -> int:
+        """How many parts it has factors of."""
+        return len(self.layers[-1].offsets) - 1
+
+    def predict(self, inputs: FloatArray, parts: FloatArray) -> FloatArray:
+        """Log ratios, shape [n].
+
+        Args:
+            inputs: rows [n, D] as :meth:`Scaling.inputs` gives them.
+            parts: logs [n, S] of the parts that it has factors of, as they are.
+        """
         # In ticks, which saves going to and fro.
         *layers, last = self._ticks
         passed = inputs
         for sums_of in layers:
             sums = sums_of(passed)
             passed = np.rint(np.clip(sums, 0.0, PASSED.ends[1], out=sums), out=sums)
-        ratio: FloatArray = last(passed)[:, 0].astype(np.float64) * PASSED.tick
-        return ratio
+        return together(last(passed).astype(np.float64) * PASSED.tick, parts)[0]
 
-    def contributions(self, inputs: FloatArray) -> FloatArray:
+    def contributions(self, inputs: FloatArray, parts: FloatArray, usual: FloatArray) -> FloatArray:
         """What each column adds to the log ratio, shape [n, D + 1], the usual kernel's ratio last.
 
         Slopes along the straight line from the mean of all kernels trained on to the row, times the
@@ -178,28 +212,35 @@ class Network(msgspec.Struct, frozen=True, dict=True):
 
         Args:
             inputs: rows [n, D], as :meth:`predict` takes them.
+            parts: so, too.
+            usual: parts [S] of the mean kernel.
         """
         told = inputs * INPUTS.tick
         middles = (np.arange(_STEPS) + 0.5) / _STEPS
-        slopes = np.zeros_like(told)
-        for part in middles:
-            slopes += self._slopes(told * part)
+        slopes, of_parts = np.zeros_like(told), np.zeros_like(parts)
+        for middle in middles:
+            along, weighed = self._slopes(told * middle, usual + (parts - usual) * middle)
+            slopes += along
+            of_parts += weighed
         found = told * slopes / _STEPS
-        usual = self.predict(inputs) - found.sum(axis=1)
-        return np.column_stack([found, usual])
+        found[:, found.shape[1] - self.parts :] += (parts - usual) * of_parts / _STEPS
+        rest = self.predict(inputs, parts) - found.sum(axis=1)
+        return np.column_stack([found, rest])
 
-    def _slopes(self, told: FloatArray) -> FloatArray:
-        """Of the log ratio along each input, at ``told`` [n, D]."""
+    def _slopes(self, told: FloatArray, parts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of the log ratio along each input, at ``told`` [n, D], and along each of ``parts``."""
         layers = self._arrays
         passed, gone_on = told, []
         for weights, offsets in layers[:-1]:
             sums = passed @ weights + offsets
             gone_on.append(sums > 0.0)
             passed = np.maximum(sums, 0.0)
-        slope = np.broadcast_to(layers[-1][0][:, 0], passed.shape)
+        last, shift = layers[-1]
+        _, weighed = together(passed @ last + shift, parts)
+        slope = weighed @ last.T
         for (weights, _), on in zip(reversed(layers[:-1]), reversed(gone_on), strict=True):
             slope = (slope * on) @ weights.T
-        return slope
+        return slope, weighed[:, 1:]
 
     @cached_property
     def _ticks(self) -> list[_Sums]:
@@ -240,16 +281,27 @@ class Networks(msgspec.Struct, frozen=True):
     def ratio(self, matrix: FloatArray) -> FloatArray:
         """Mean of the members' log ratios, shape [n], of rows [n, D]."""
         inputs = self.scaling.inputs(matrix)
-        return np.asarray(np.mean([one.predict(inputs) for one in self.members], axis=0))
+        found = [one.predict(inputs, _parts(one, matrix)) for one in self.members]
+        return np.asarray(np.mean(found, axis=0))
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
         """Mean of the members' :meth:`Network.contributions`, shape [n, D + 1]."""
         inputs = self.scaling.inputs(matrix)
-        return np.asarray(np.mean([one.contributions(inputs) for one in self.members], axis=0))
+        centre = np.array(self.scaling.centre)[None]
+        found = [
+            one.contributions(inputs, _parts(one, matrix), _parts(one, centre)[0])
+            for one in self.members
+        ]
+        return np.asarray(np.mean(found, axis=0))
 
     def beside(self, trees: FloatArray, own: FloatArray) -> FloatArray:
         """What ``trees`` say and what these say of their ``own``, of any shape, together."""
         return mixed(trees, own, self.share)
+
+
+def _parts(network: Network, matrix: FloatArray) -> FloatArray:
+    """What of rows [n, D] it has factors of, [n, S]."""
+    return matrix[:, matrix.shape[1] - network.parts :]
 
 
 def mixed(trees: FloatArray, networks: FloatArray, share: float) -> FloatArray:

@@ -18,7 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewise.costmodel.interface import FloatArray
-from fusewise.costmodel.network import INPUTS, PASSED, WEIGHTS, Grid, Layer, Network
+from fusewise.costmodel.network import (
+    INPUTS,
+    PASSED,
+    WEIGHTS,
+    Grid,
+    Layer,
+    Network,
+    together,
+)
 
 #: Slopes of the loss: summed over 512 rows, with what is passed on, they have 23 + 9 + 9 bits.
 _SLOPES: Final = Grid(20, 8.0)
@@ -45,12 +53,20 @@ Rows = npt.NDArray[np.intp]
 
 
 def fit_network(
-    inputs: FloatArray, target: FloatArray, slope: Slope, *, epochs: int, seed: tuple[int, ...]
+    inputs: FloatArray,
+    parts: FloatArray,
+    target: FloatArray,
+    slope: Slope,
+    *,
+    epochs: int,
+    seed: tuple[int, ...],
 ) -> Network:
     """A network that guesses ``target`` [n] from ``inputs`` [n, D].
 
     Args:
         inputs: what it sees, as ``Scaling.inputs`` gives it.
+        parts: logs [n, S] of what it shall have factors of, none of these for one that guesses
+            the target itself.
         target: what it shall guess, finite; within a few units of nought.
         slope: of the loss.
         epochs: times that it goes through the rows.
@@ -59,14 +75,14 @@ def fit_network(
     inputs = inputs * INPUTS.tick
     chance = np.random.default_rng(seed)
     width = min(max(math.isqrt(len(inputs)), _LEAST_WIDTH), _MOST_WIDTH)
-    fitting = _Fitting.start(inputs.shape[1], width, chance)
+    fitting = _Fitting.start(inputs.shape[1], width, 1 + parts.shape[1], chance)
     rows = _rows_of_a_step(len(inputs))
     steps = epochs * (len(inputs) // rows)
     done = 0
     for _ in range(epochs):
         for part in _parts(chance.permutation(len(inputs)), rows):
             done += 1
-            slopes = fitting.slopes(inputs[part], target[part], slope, chance)
+            slopes = fitting.slopes(inputs[part], parts[part], target[part], slope, chance)
             fitting.step(slopes, _rate(done / steps))
     layers = tuple(
         Layer(_ticks(weights.T), _ticks(offsets[None])[0])
@@ -89,20 +105,27 @@ class _Fitting:
     square_left: float = 1.0
 
     @classmethod
-    def start(cls, inputs: int, width: int, chance: np.random.Generator) -> _Fitting:
+    def start(cls, inputs: int, width: int, last: int, chance: np.random.Generator) -> _Fitting:
         """Weights drawn evenly, the less the more of them there are in a sum."""
         weights, offsets = [], []
-        for sums in (*(width for _ in range(_LAYERS)), 1):
+        widths = [width] * _LAYERS
+        for sums in (*widths, last):
             most = float(np.sqrt(1.0 / inputs))
             weights.append(chance.uniform(-most, most, (inputs, sums)))
-            offsets.append(chance.uniform(-most, most, sums) if sums > 1 else np.zeros(1))
+            inner = len(offsets) < _LAYERS
+            offsets.append(chance.uniform(-most, most, sums) if inner else np.zeros(sums))
             inputs = sums
         every = [*weights, *offsets]
         nought = [np.zeros_like(one) for one in every]
         return cls(weights, offsets, nought, [one.copy() for one in nought])
 
     def slopes(
-        self, inputs: FloatArray, target: FloatArray, slope: Slope, chance: np.random.Generator
+        self,
+        inputs: FloatArray,
+        parts: FloatArray,
+        target: FloatArray,
+        slope: Slope,
+        chance: np.random.Generator,
     ) -> list[FloatArray]:
         """Mean slope of the loss along each weight and then each offset, over rows [n, D]."""
         weights = [WEIGHTS.nearest(one) for one in self.weights]
@@ -114,8 +137,8 @@ class _Fitting:
             factor = ((sums > 0.0) & (drawn >= _LEFT_OUT)) * _MAKES_UP
             kept.append(factor)
             passed.append(PASSED.nearest(sums * factor))
-        guess = (passed[-1] @ weights[-1] + offsets[-1])[:, 0]
-        back = _SLOPES.nearest(slope(guess, target))[:, None]
+        guess, weighed = together(passed[-1] @ weights[-1] + offsets[-1], parts)
+        back = _SLOPES.nearest(slope(guess, target)[:, None] * weighed)
         of_weights, of_offsets = [], []
         for at in reversed(range(len(weights))):
             of_weights.append(passed[at].T @ back / len(inputs))

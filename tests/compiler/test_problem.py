@@ -88,6 +88,23 @@ def test_every_kind_of_access_is_told_apart(live: Any, device: str) -> None:
     assert [access.kind for access in scattered.writes] == ["atomic"]
 
 
+@pytest.mark.parametrize(
+    ("divide", "told"),
+    [
+        (lambda x, y: x / 4.0, "mul"),
+        (lambda x, y: x / -0.125, "mul"),
+        (lambda x, y: x / 3.0, "truediv"),
+        (lambda x, y: x / y, "truediv"),
+        (lambda x, y: 4.0 / x, "reciprocal"),
+    ],
+)
+def test_quotient_by_a_power_of_two_is_a_product(live: Any, divide: Any, told: str) -> None:
+    tensor = live.Make("cpu", torch.float32).tensor
+    (node,) = _problem(live, divide, tensor(8, 16), tensor(8, 16)).nodes
+    divisions = {"mul", "truediv", "reciprocal"} & dict(node.ops).keys()
+    assert told in divisions and ("truediv" in divisions) == (told == "truediv")
+
+
 def test_no_access_moves_more_than_it_touches(graph: Any) -> None:
     for node in graph.surveyed.problem.nodes:
         for access in (*node.reads, *node.writes):
