@@ -107,7 +107,8 @@ class _Fitting:
     @classmethod
     def start(cls, inputs: int, width: int, last: int, chance: np.random.Generator) -> _Fitting:
         """Weights drawn evenly, the less the more of them there are in a sum."""
-        weights, offsets = [], []
+        weights: list[FloatArray] = []
+        offsets: list[FloatArray] = []
         widths = [width] * _LAYERS
         for sums in (*widths, last):
             most = float(np.sqrt(1.0 / inputs))

@@ -91,11 +91,11 @@ def test_every_kind_of_access_is_told_apart(live: Any, device: str) -> None:
 @pytest.mark.parametrize(
     ("divide", "told"),
     [
-        (lambda x, y: x / 4.0, "mul"),
-        (lambda x, y: x / -0.125, "mul"),
-        (lambda x, y: x / 3.0, "truediv"),
+        (lambda x, _: x / 4.0, "mul"),
+        (lambda x, _: x / -0.125, "mul"),
+        (lambda x, _: x / 3.0, "truediv"),
         (lambda x, y: x / y, "truediv"),
-        (lambda x, y: 4.0 / x, "reciprocal"),
+        (lambda x, _: 4.0 / x, "reciprocal"),
     ],
 )
 def test_quotient_by_a_power_of_two_is_a_product(live: Any, divide: Any, told: str) -> None:
