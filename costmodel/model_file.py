@@ -31,8 +31,8 @@ _T = TypeVar("_T")
 SUFFIX: Final = ".fusewise.json"
 _FORMAT: Final = "fusewise cost model"
 #: 2: the difficulty and what is familiar came in; 3: trees see the terms of the roofline; 4: there
-#: are networks beside them; 5: these share a scale.
-FORMAT_VERSION: Final = 6
+#: are networks beside them; 5: these share a scale; 7: some weigh the terms of the roofline.
+FORMAT_VERSION: Final = 7
 _TRAIN: Final = "train a model with train-costmodel, or choose another file"
 
 
