@@ -372,8 +372,8 @@ def _body_nodes(body: Any) -> Iterator[torch.fx.Node]:
 def _written(body: Any) -> tuple[tuple[str, int], ...]:
     """Operations of a loop body by name, with how often each is written.
 
-    A quotient by a power of two is told as the product that compilers make of it, for their bits
-    are the same: it takes a tenth of the time.
+    A quotient by a power of two is told as the product that compilers make of it: both have the
+    same bits, and the product takes far less time.
     """
     counts = Counter({str(name): int(count) for name, count in body.op_counts.items()})
     products = sum(map(_halves, _body_nodes(body)))
