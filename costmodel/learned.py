@@ -25,12 +25,13 @@ from fusewise.costmodel.booster import text_of
 from fusewise.costmodel.calibration import calibrate
 from fusewise.costmodel.familiar import DEVICE, familiarise, kinds_of
 from fusewise.costmodel.interface import FloatArray, Prediction
-from fusewise.costmodel.network import Network, Networks, Scaling, mixed
+from fusewise.costmodel.network import Network, Networks, Scaling, mixed, parts_of
 from fusewise.costmodel.network_fit import fit_network
 from fusewise.costmodel.objective import relative, slope_of
 from fusewise.costmodel.roofline import check_features, roofline_parts
+from fusewise.costmodel.roofline_parts import TERMS
 from fusewise.costmodel.settled import settled, settled_record
-from fusewise.costmodel.trained import DESIGN, PARTS_AT, ROOFLINE_AT, TrainedModel, design
+from fusewise.costmodel.trained import DESIGN, ROOFLINE_AT, TrainedModel, design
 from fusewise.schedule.errors import ModelError
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Network:
         matrix, target = matrix[rows], target[rows]
         # Each second one weighs the roofline's parts: two sorts err differently, which evens out.
-        parts = matrix[:, PARTS_AT if number % 2 else slice(0)]
+        parts = parts_of(matrix, len(TERMS) if number % 2 else 0)
         inputs, seed = scaling.inputs(matrix), (self.seed, number)
         return fit_network(inputs, parts, target, slope_of, epochs=self.epochs, seed=seed)
 

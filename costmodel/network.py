@@ -74,6 +74,11 @@ _SHARES: Final = Grid(16, 1.0)
 _STEPS: Final = 64
 
 
+def parts_of(matrix: FloatArray, count: int) -> FloatArray:
+    """Logs [n, S] of so many parts, which are the last columns of rows [n, D]."""
+    return matrix[:, matrix.shape[1] - count :]
+
+
 def together(sums: FloatArray, parts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Log ratios [n] of the last sums of a network, [n, 1 + S], and the slopes along these.
 
@@ -281,7 +286,7 @@ class Networks(msgspec.Struct, frozen=True):
     def ratio(self, matrix: FloatArray) -> FloatArray:
         """Mean of the members' log ratios, shape [n], of rows [n, D]."""
         inputs = self.scaling.inputs(matrix)
-        found = [one.predict(inputs, _parts(one, matrix)) for one in self.members]
+        found = [one.predict(inputs, parts_of(matrix, one.parts)) for one in self.members]
         return np.asarray(np.mean(found, axis=0))
 
     def contributions(self, matrix: FloatArray) -> FloatArray:
@@ -289,7 +294,7 @@ class Networks(msgspec.Struct, frozen=True):
         inputs = self.scaling.inputs(matrix)
         centre = np.array(self.scaling.centre)[None]
         found = [
-            one.contributions(inputs, _parts(one, matrix), _parts(one, centre)[0])
+            one.contributions(inputs, parts_of(matrix, one.parts), parts_of(centre, one.parts)[0])
             for one in self.members
         ]
         return np.asarray(np.mean(found, axis=0))
@@ -297,11 +302,6 @@ class Networks(msgspec.Struct, frozen=True):
     def beside(self, trees: FloatArray, own: FloatArray) -> FloatArray:
         """What ``trees`` say and what these say of their ``own``, of any shape, together."""
         return mixed(trees, own, self.share)
-
-
-def _parts(network: Network, matrix: FloatArray) -> FloatArray:
-    """What of rows [n, D] it has factors of, [n, S]."""
-    return matrix[:, matrix.shape[1] - network.parts :]
 
 
 def mixed(trees: FloatArray, networks: FloatArray, share: float) -> FloatArray:

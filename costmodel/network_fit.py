@@ -109,12 +109,10 @@ class _Fitting:
         """Weights drawn evenly, the less the more of them there are in a sum."""
         weights: list[FloatArray] = []
         offsets: list[FloatArray] = []
-        widths = [width] * _LAYERS
-        for sums in (*widths, last):
+        for at, sums in enumerate((*[width] * _LAYERS, last)):
             most = float(np.sqrt(1.0 / inputs))
             weights.append(chance.uniform(-most, most, (inputs, sums)))
-            inner = len(offsets) < _LAYERS
-            offsets.append(chance.uniform(-most, most, sums) if inner else np.zeros(sums))
+            offsets.append(chance.uniform(-most, most, sums) if at < _LAYERS else np.zeros(sums))
             inputs = sums
         every = [*weights, *offsets]
         nought = [np.zeros_like(one) for one in every]

@@ -35,8 +35,6 @@ DESIGN: Final = (
 )
 #: Where the log of the roofline stands.
 ROOFLINE_AT: Final = len(FEATURES)
-#: And those of what its terms take of it.
-PARTS_AT: Final = slice(ROOFLINE_AT + 1, None)
 
 
 class TrainedModel:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
+from fusewise.compiler.inductor import bodies
 from fusewise.compiler.inductor.origins import (
     module_path,
     origins_of,
@@ -142,7 +142,7 @@ def _node(
         reduction_type=reduction_type,
         reads=reads,
         writes=writes,
-        ops=() if body is None else _written(body),
+        ops=() if body is None else bodies.operations(body),
         origins=operators,
         source=source,
         order=order,
@@ -348,48 +348,10 @@ def _signature(
 
     accesses = [anonymous(a) for a in (*reads, *writes)]
     body = getattr(node, "_body", None)
-    code = _body_code(body) if body is not None else str(origins)
+    code = bodies.code(body) if body is not None else str(origins)
     text = repr((kind, str(node.get_device()), ranges, reduction_type, accesses, code))
     text += _hint(node) + _library(node)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _body_code(body: Any) -> str:
-    """The operations of a loop body in order, with their constants, without buffer names."""
-    return ";".join(
-        f"{n.target}({', '.join(str(a) for a in n.args if not isinstance(a, str) or '.' in a)})"
-        for n in _body_nodes(body)
-        if n.op in {"call_method", "call_module"}
-    )
-
-
-def _body_nodes(body: Any) -> Iterator[torch.fx.Node]:
-    """What a loop body is made of, masked parts after the rest."""
-    for block in (body.root_block, *body.subblocks.values()):
-        yield from block.graph.nodes
-
-
-def _written(body: Any) -> tuple[tuple[str, int], ...]:
-    """Operations of a loop body by name, with how often each is written.
-
-    A quotient by a power of two is told as the product that compilers make of it: both have the
-    same bits, and the product takes far less time.
-    """
-    counts = Counter({str(name): int(count) for name, count in body.op_counts.items()})
-    products = sum(map(_halves, _body_nodes(body)))
-    counts.update(truediv=-products, mul=products)
-    return tuple(sorted((+counts).items()))
-
-
-def _halves(node: torch.fx.Node) -> bool:
-    """Whether an operation divides by a power of two."""
-    if node.target != "truediv":
-        return False
-    divisor = node.args[-1]
-    if not isinstance(divisor, torch.fx.Node) or divisor.target != "constant":
-        return False
-    value = divisor.args[1]
-    return isinstance(value, int | float) and math.frexp(value)[0] in (0.5, -0.5)
 
 
 def _buffers(

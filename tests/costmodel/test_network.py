@@ -23,6 +23,7 @@ from fusewise.costmodel.network import (
     Network,
     Networks,
     Scaling,
+    parts_of,
     together,
 )
 from fusewise.costmodel.network_fit import fit_network
@@ -50,11 +51,6 @@ def sample(n: int, seed: int) -> tuple[FloatArray, FloatArray]:
     return rows, 0.3 * np.tanh(rows[:, 0]) + 0.1 * rows[:, 1] - np.maximum(rows[:, 2] - 2.0, 0.0)
 
 
-def parts_of(rows: FloatArray, count: int) -> FloatArray:
-    """The last columns, as logs of parts."""
-    return rows[:, rows.shape[1] - count :]
-
-
 def fitted(
     rows: FloatArray, target: FloatArray, *, epochs: int, seed: int, parts: int = 0
 ) -> Networks:
@@ -68,7 +64,7 @@ def fitted(
 
 @pytest.fixture(scope="module", params=[0, 2])
 def networks(request: pytest.FixtureRequest) -> Networks:
-    return fitted(*sample(2000, 1), epochs=15, seed=3, parts=request.param)
+    return fitted(*sample(2000, 1), epochs=25, seed=3, parts=request.param)
 
 
 @given(
@@ -89,7 +85,7 @@ def test_a_grid_takes_the_nearest_within_its_ends(values: list[float], bits: int
 def test_it_learns_what_is_smooth(networks: Networks):
     rows, target = sample(500, 2)
     error = np.abs(networks.ratio(rows) - target).mean()
-    assert error < 0.25 * np.abs(target - target.mean()).mean()
+    assert error < 0.2 * np.abs(target - target.mean()).mean()
 
 
 def test_the_order_of_a_sum_changes_no_bit(networks: Networks):

@@ -79,6 +79,6 @@ def test_so_many_pieces_are_taken_and_others_of_the_next_program(worker: Worker)
 def test_which_pieces_are_taken_is_by_chance_and_the_same_for_the_same_name(
     worker: Worker,
 ) -> None:
-    drawn = [frozenset(taken(worker, f"program/{seed}", number=1)) for seed in range(4)]
-    assert len(set(drawn)) > 2
-    assert drawn[:2] == [taken(worker, f"program/{seed}", number=1) for seed in range(2)]
+    drawn = [frozenset(taken(worker, f"program/{seed}", number=1)) for seed in range(12)]
+    assert len(set(drawn)) > 4
+    assert drawn == [taken(worker, f"program/{seed}", number=1) for seed in range(12)]
