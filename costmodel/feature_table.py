@@ -14,7 +14,9 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-FEATURES_VERSION: Final = 22
+from fusewise.costmodel.operations import TOLD
+
+FEATURES_VERSION: Final = 23
 
 
 class Feature(NamedTuple):
@@ -119,7 +121,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("outer_power", "count", "times that 2 goes into the latter; 12 where there is none"),
     Feature("row_power", "count", "times that 2 goes into the reduction, 12 at the most"),
     Feature("warps_along", "flag", "1 where memory lies along the reduction, and so warps"),
-    # What its accesses are like, one by one; 0 on a CPU. Means by the sectors that they touch
+    # What its accesses are like, one by one: means by the sectors that they touch, on a CPU by their
+    # bytes. What tells of blocks and warps is 0 there
     Feature("step_0", "doublings elements", "step of an access along its innermost loop"),
     Feature("step_1", "doublings elements", "step along the next loop outwards"),
     Feature("step_2", "doublings elements", "step along the third loop"),
@@ -227,6 +230,11 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("main_numel", "doublings iterations", "iterations of these outside of a reduction"),
     Feature("loop_power", "count", "times that 2 goes into the innermost loop of results, at most"),
     Feature("next_power", "count", "times that 2 goes into the loop outside of it, at most"),
+    # Operation by operation, of all nodes, over the iterations of the one that has most of these
+    *(
+        Feature(name, "log2 operations", f"`{'`, `'.join(members)}`, each iteration")
+        for name, members in TOLD.items()
+    ),
     # Widths
     Feature("width_min", "bytes", "narrowest element"),
     Feature("width_max", "bytes", "widest element"),

@@ -38,7 +38,7 @@ from fusewise.costmodel.means import (
     shape_of,
 )
 from fusewise.costmodel.meeting import Meeting, Met
-from fusewise.costmodel.operations import CLASSES
+from fusewise.costmodel.operations import CLASSES, TOLD
 from fusewise.costmodel.overwriting import Overwriting
 from fusewise.costmodel.partials import (
     LARGEST,
@@ -49,6 +49,7 @@ from fusewise.costmodel.partials import (
     lanes,
     node_extremes,
     node_sums,
+    operations_told,
     places_of,
     row_operations,
 )
@@ -113,7 +114,8 @@ _TILE = (
     *SHAPE,
     *OF_ACCESSES,
 )
-_TILE_AT = _columns(_TILE)
+_TILE_AT, _OF_ACCESSES_AT = _columns(_TILE), _columns(OF_ACCESSES)
+_TOLD_AT, _ITERATIONS = _columns(TOLD), SUMMED.index("iterations")
 _EACH_NODE_AT, _MAIN_NODE_AT = _columns(EACH_NODE), _columns(MAIN_NODE)
 _CLASSES_IN_SUMMED = [SUMMED.index(name) for name in CLASSES]
 _ADDRESS = SUMMED.index("address")
@@ -151,8 +153,7 @@ class Featurizer:
         blocks = profile.kind == "cuda"
         self._work = None if blocks else Work(problem, profile, nodes)
         self._overwriting = Overwriting(problem, nodes, self._rank)
-        followed = self._meeting.followed if blocks else ()
-        self._frames = Frames(nodes if blocks else (), problem, followed)
+        self._frames = Frames(nodes, problem, self._meeting.followed)
         hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced, self._scanned = (
             [
@@ -186,6 +187,7 @@ class Featurizer:
             for node, sums in zip(nodes, self._sums, strict=True)
         ]
         self._told = np.array(told, dtype=np.float64)
+        self._operations = np.array([operations_told(node) for node in nodes], dtype=np.float64)
         self._shared = SharedWork(nodes if blocks else ())
         # Lookups of nodes with equal loops mostly go by the same places.
         self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
@@ -240,6 +242,9 @@ class Featurizer:
         extremes = np.maximum.reduceat(self._extremes[flat], starts)
         rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
         rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) :]
+        most = np.maximum.reduceat(self._sums[flat, _ITERATIONS], starts)
+        operations = np.add.reduceat(self._operations[flat], starts)
+        rows[:, _TOLD_AT] = operations / np.maximum(most, 1.0)[:, None]
         met = [
             self._meeting.columns(ids, self._loops(order))
             for ids, order in zip(members, orders, strict=True)
@@ -249,6 +254,11 @@ class Featurizer:
             rows[:, _TILE_AT] = [
                 self._tile(ids, row, each)
                 for ids, row, each in zip(members, rows, met, strict=True)
+            ]
+        else:
+            rows[:, _OF_ACCESSES_AT] = [
+                access_means(self._frames.kernel(ids, each)[1])
+                for ids, each in zip(members, met, strict=True)
             ]
         in_place = [
             self._overwriting.bytes(ids, each) for ids, each in zip(members, met, strict=True)

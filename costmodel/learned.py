@@ -99,7 +99,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         objective: str = "relative",
         extra_trees: bool = True,
         networks: int = 3,
-        epochs: int = 20,
+        epochs: int = 30,
         confidence: float = 0.9,
         folds: int = 5,
         margin: float = 1.0,
@@ -257,8 +257,9 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self, matrix: FloatArray, target: FloatArray, rows: Rows, scaling: Scaling, number: int
     ) -> Network:
         matrix, target = matrix[rows], target[rows]
-        # Each second one weighs the roofline's parts: two sorts err differently, which evens out.
-        parts = parts_of(matrix, len(TERMS) if number % 2 else 0)
+        # Each second one does not weigh the roofline's parts: two sorts err differently, which evens
+        # out.
+        parts = parts_of(matrix, 0 if number % 2 else len(TERMS))
         inputs, seed = scaling.inputs(matrix), (self.seed, number)
         return fit_network(inputs, parts, target, slope_of, epochs=self.epochs, seed=seed)
 

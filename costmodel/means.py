@@ -89,14 +89,17 @@ def shape_of(tile: Tile) -> tuple[float, ...]:
     )
 
 
-def access_means(movers: Iterable[Mover], tile: Tile) -> list[float]:
-    """The columns of ``OF_ACCESSES`` of a kernel with the blocks of ``tile``."""
+def access_means(movers: Iterable[Mover], tile: Tile | None = None) -> list[float]:
+    """The columns of ``OF_ACCESSES`` of a kernel with the blocks of ``tile``, or without any."""
     total, sums = 0.0, [0.0] * len(OF_ACCESSES)
     for m in movers:
-        each, issued, asked, apart, times, _ = moved_by(
-            m, tile.extents, tile.length, tile.block, tile.programs, tile.turns
-        )
-        weight = 1.0 + each * times * SECTOR_BYTES
+        each = issued = asked = apart = 0.0
+        weight = 1.0 + m.bytes
+        if tile is not None:
+            each, issued, asked, apart, times, _ = moved_by(
+                m, tile.extents, tile.length, tile.block, tile.programs, tile.turns
+            )
+            weight = 1.0 + each * times * SECTOR_BYTES
         total += weight
         told = (
             *_told(m.layout),

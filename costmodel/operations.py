@@ -79,6 +79,52 @@ _CLASS: Final[dict[str, int]] = {
     name: CLASSES.index(kind) for kind, names in _MEMBERS.items() for name in names.split()
 } | dict.fromkeys(_FREE.split(), -1)
 
+#: Operations that are told by themselves, by column: what most bodies are made of, and beside each
+#: what takes much the same.
+TOLD: Final[dict[str, tuple[str, ...]]] = {
+    f"op_{names.split()[0]}": tuple(names.split())
+    for names in (
+        "constant",
+        "add",
+        "sub",
+        "mul mul_rn",
+        "fma",
+        "square",
+        "neg",
+        "abs",
+        "sign copysign",
+        "relu",
+        "maximum",
+        "minimum",
+        "truediv div_rn",
+        "reciprocal",
+        "sqrt",
+        "rsqrt",
+        "exp exp2 expm1",
+        "log log2 log10 log1p",
+        "erf erfc erfinv",
+        "tanh",
+        "sigmoid",
+        "sin cos tan",
+        "pow",
+        "round floor ceil trunc floor_to_int ceil_to_int round_to_int trunc_to_int",
+        "remainder mod fmod floordiv truncdiv",
+        "where",
+        "masked",
+        "lt le gt ge",
+        "eq ne isnan isinf",
+        "and_ or_ xor logical_and logical_or logical_xor logical_not",
+        "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift",
+        "index_expr",
+        "indirect_indexing",
+        "check_bounds",
+        "to_dtype to_dtype_bitcast",
+        "rand randn randint64 load_seed",
+        "reduction",
+        "scan sort",
+    )
+}
+
 #: Families of special functions whose members share a prefix.
 _TRANSCENDENTAL_PREFIXES: Final = (
     "libdevice_",
