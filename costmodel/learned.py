@@ -257,7 +257,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self, matrix: FloatArray, target: FloatArray, rows: Rows, scaling: Scaling, number: int
     ) -> Network:
         matrix, target = matrix[rows], target[rows]
-        # Each second one does not weigh the roofline's parts: two sorts err differently, which evens
+        # All but each second one weigh the roofline's parts: two sorts err differently, which evens
         # out.
         parts = parts_of(matrix, 0 if number % 2 else len(TERMS))
         inputs, seed = scaling.inputs(matrix), (self.seed, number)
