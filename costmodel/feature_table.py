@@ -121,8 +121,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("outer_power", "count", "times that 2 goes into the latter; 12 where there is none"),
     Feature("row_power", "count", "times that 2 goes into the reduction, 12 at the most"),
     Feature("warps_along", "flag", "1 where memory lies along the reduction, and so warps"),
-    # What its accesses are like, one by one: means by the sectors that they touch. On a CPU by their
-    # bytes, and what tells of blocks and warps is 0
+    # What its accesses are like, one by one: means by the sectors that they touch; by bytes
+    # on a CPU, where what tells of blocks and warps is 0
     Feature("step_0", "doublings elements", "step of an access along its innermost loop"),
     Feature("step_1", "doublings elements", "step along the next loop outwards"),
     Feature("step_2", "doublings elements", "step along the third loop"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import COLUMN, FEATURES, Featurizer
-from fusewise.costmodel.operations import CLASSES, operation_class
+from fusewise.costmodel.operations import CLASSES, TOLD, operation_class
 from fusewise.costmodel.roofline import Roofline, roofline_us
 from fusewise.schedule.errors import ModelError, PlanError
 from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
@@ -240,6 +240,22 @@ def test_groups_that_cannot_be_are_refused(profile: DeviceProfile, softmax: Prob
     assert featurizer.batch([]).shape == (0, len(FEATURES))
     with pytest.raises(ModelError, match=r"shape \(2, 3\)"):
         roofline_us(np.zeros((2, 3)))
+
+
+def test_operations_are_told_by_the_iterations_of_the_largest_node(
+    profile: DeviceProfile, make_node: MakeNode
+):
+    """Three additions of 96 elements and one of 32, over 96; names that no column has are left."""
+    nodes = (
+        make_node("wide", 96, (), (), ops=(("add", 3), ("some_new_operation", 1))),
+        make_node("short", 32, (), (), ops=(("add", 1), ("exp", 1))),
+    )
+    row = Featurizer(Problem("key", "inference", nodes, (), (), ()), profile).group(
+        ["wide", "short"]
+    )
+    assert amount(row, "op_add") == pytest.approx((3 * 96 + 32) / 96)
+    assert amount(row, "op_exp") == pytest.approx(32 / 96)
+    assert sum(amount(row, name) for name in TOLD) == pytest.approx((3 * 96 + 2 * 32) / 96)
 
 
 def test_the_table_is_consistent():

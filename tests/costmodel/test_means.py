@@ -86,6 +86,13 @@ def test_what_moves_most_counts_most() -> None:
     assert few["four_bytes"] == pytest.approx(2 / 3)
 
 
+def test_without_blocks_accesses_count_by_their_bytes() -> None:
+    found = dict(zip(OF_ACCESSES, access_means([PLAIN, STORED]), strict=True))
+    assert found["stored_part"] == found["two_bytes"] == pytest.approx(1 / 3)
+    assert found["step_0"] == 1
+    assert not any(found[name] for name in OF_ACCESSES if name.startswith(("block_", "warp_")))
+
+
 def test_without_accesses_nothing_is_told() -> None:
     assert access_means([], blocks([PLAIN])) == [0.0] * len(OF_ACCESSES)
 

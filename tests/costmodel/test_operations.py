@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fusewise.costmodel.operations import (
     CLASSES,
+    TOLD,
     operation_class,
     operation_weight,
     shared_by_angles,
@@ -26,3 +29,10 @@ def test_a_sine_and_its_cosine_bring_their_angle_into_range_once() -> None:
     both = shared_by_angles({"sin": 2.0, "cos": 1.0})
     assert 0 < both < operation_weight("cos")
     assert shared_by_angles({"sin": 2.0, "exp": 1.0}) == 0
+
+
+def test_each_operation_is_told_in_one_column() -> None:
+    told = Counter(name for names in TOLD.values() for name in names)
+    assert set(told.values()) == {1}
+    for column, names in TOLD.items():
+        assert column == f"op_{names[0]}"
