@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 #: Version of the files' columns and of the text that problems are written as.
 SCHEMA_VERSION: Final = 3
 
+#: Significant bits of a feature: the others take a quarter of a file and tell nothing.
+FEATURE_BITS: Final = 14
+
 #: Table of the kernels that were timed with several block sizes, which not all datasets have.
 BLOCKS: Final = "blocks"
 
@@ -73,7 +76,12 @@ PUBLISHED: Final[dict[str, tuple[Column, ...]]] = {
             "where the problem was not kept",
         ),
         Column("features_version", "INTEGER", "", "version of the feature table"),
-        Column("features", "FLOAT[]", "as listed", "one number a feature, see Features"),
+        Column(
+            "features",
+            "FLOAT[]",
+            "as listed",
+            f"one number a feature, see Features, to {FEATURE_BITS} significant bits",
+        ),
         *_TIMING,
         Column(
             "config",

@@ -11,6 +11,7 @@ from typing import Final
 
 import duckdb
 
+from fusewise.datasets.columns import FEATURE_BITS
 from fusewise.datasets.repeats import repeats
 from fusewise.datasets.rows import Subject
 from fusewise.datasets.samples import threads
@@ -59,6 +60,11 @@ _NEEDED: Final = """
         AND o.device_key = m.device_key
 """
 
+#: Takes away the bits that are not published: Veltkamp's split (Dekker 1971, section 5).
+_SPLIT: Final = (1 << (53 - FEATURE_BITS)) + 1
+_FEATURES: Final = (
+    f"list_transform(k.features::DOUBLE[], lambda v: v * {_SPLIT} - (v * {_SPLIT} - v))"
+)
 _TIMING: Final = """
     m.device_key, m.median_us, m.spread, m.rounds, m.low_us, m.high_us, m.measurements,
     m.repeat_range, m.torch_version, m.status, coalesce(r.value, '') AS reason, m."at"
@@ -72,7 +78,8 @@ _OUT: Final = {
     "kernels": f"""
         SELECT m.subject_id AS signature, {threads("d", "m")} AS threads, g.key AS graph_key,
                from_json(k.nodes, '["VARCHAR"]') AS nodes, g.family, g.source, s.value AS split,
-               coalesce(c.value, 'unknown') AS kernel_class, k.features_version, k.features,
+               coalesce(c.value, 'unknown') AS kernel_class, k.features_version,
+               {_FEATURES} AS features,
                coalesce(m.config, '') AS config, coalesce(m.passes, 0) AS passes, k.compiler_us,
                {_TIMING}
         FROM measured_kernel m
