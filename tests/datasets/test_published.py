@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import fusewise.datasets
+from fusewise.costmodel.settled import settled
 from fusewise.datasets import dataset as dataset_module
 from fusewise.datasets.card import card
-from fusewise.datasets.columns import FILES, PUBLISHED
+from fusewise.datasets.columns import FEATURE_BITS, FILES, PUBLISHED
 from fusewise.datasets.dataset import Dataset, load
 from fusewise.datasets.publish import publish
 from fusewise.datasets.rows import (
@@ -33,7 +34,9 @@ def test_samples_come_back(filled: Store, published: Dataset) -> None:
     order = np.argsort(theirs.signature.astype(str))
     for name in ("signature", "graph_key", "nodes", "family", "split", "device_key", "threads"):
         assert list(getattr(theirs, name)[order]) == list(getattr(ours, name)[kept]), name
-    for name in ("features", "median_us", "spread", "low_us", "high_us", "compiler_us"):
+    features = settled(ours.features[kept], FEATURE_BITS)
+    np.testing.assert_array_equal(theirs.features[order], features)
+    for name in ("median_us", "spread", "low_us", "high_us", "compiler_us"):
         np.testing.assert_allclose(getattr(theirs, name)[order], getattr(ours, name)[kept], 1e-6)
     assert theirs.features_version == 1
     assert set(theirs.threads) == {4}
