@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.operations import TOLD
+from fusewise.costmodel.operations import SORTS
 
 FEATURES_VERSION: Final = 23
 
@@ -233,7 +233,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     # Operation by operation, of all nodes, over the iterations of the one that has most of these
     *(
         Feature(name, "log2 operations", f"`{'`, `'.join(members)}`, each iteration")
-        for name, members in TOLD.items()
+        for name, members in SORTS.items()
     ),
     # Widths
     Feature("width_min", "bytes", "narrowest element"),

@@ -38,7 +38,7 @@ from fusewise.costmodel.means import (
     shape_of,
 )
 from fusewise.costmodel.meeting import Meeting, Met
-from fusewise.costmodel.operations import CLASSES, TOLD
+from fusewise.costmodel.operations import CLASSES, SORTS
 from fusewise.costmodel.overwriting import Overwriting
 from fusewise.costmodel.partials import (
     LARGEST,
@@ -49,9 +49,9 @@ from fusewise.costmodel.partials import (
     lanes,
     node_extremes,
     node_sums,
-    operations_told,
     places_of,
     row_operations,
+    sorts_of,
 )
 from fusewise.costmodel.shared_work import SharedWork
 from fusewise.costmodel.tiles import holds_rows, tile_of
@@ -115,7 +115,7 @@ _TILE = (
     *OF_ACCESSES,
 )
 _TILE_AT, _OF_ACCESSES_AT = _columns(_TILE), _columns(OF_ACCESSES)
-_TOLD_AT, _ITERATIONS = _columns(TOLD), SUMMED.index("iterations")
+_SORTS_AT, _ITERATIONS = _columns(SORTS), SUMMED.index("iterations")
 _EACH_NODE_AT, _MAIN_NODE_AT = _columns(EACH_NODE), _columns(MAIN_NODE)
 _CLASSES_IN_SUMMED = [SUMMED.index(name) for name in CLASSES]
 _ADDRESS = SUMMED.index("address")
@@ -187,7 +187,7 @@ class Featurizer:
             for node, sums in zip(nodes, self._sums, strict=True)
         ]
         self._told = np.array(told, dtype=np.float64)
-        self._operations = np.array([operations_told(node) for node in nodes], dtype=np.float64)
+        self._sorts = np.array([sorts_of(node) for node in nodes], dtype=np.float64)
         self._shared = SharedWork(nodes if blocks else ())
         # Lookups of nodes with equal loops mostly go by the same places.
         self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
@@ -243,8 +243,8 @@ class Featurizer:
         rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
         rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) :]
         most = np.maximum.reduceat(self._sums[flat, _ITERATIONS], starts)
-        operations = np.add.reduceat(self._operations[flat], starts)
-        rows[:, _TOLD_AT] = operations / np.maximum(most, 1.0)[:, None]
+        sorts = np.add.reduceat(self._sorts[flat], starts)
+        rows[:, _SORTS_AT] = sorts / np.maximum(most, 1.0)[:, None]
         met = [
             self._meeting.columns(ids, self._loops(order))
             for ids, order in zip(members, orders, strict=True)

@@ -93,9 +93,10 @@ def access_means(movers: Iterable[Mover], tile: Tile | None = None) -> list[floa
     """The columns of ``OF_ACCESSES`` of a kernel with the blocks of ``tile``, or without any."""
     total, sums = 0.0, [0.0] * len(OF_ACCESSES)
     for m in movers:
-        each = issued = asked = apart = 0.0
-        weight = 1.0 + m.bytes
-        if tile is not None:
+        if tile is None:
+            each = issued = asked = apart = 0.0
+            weight = 1.0 + m.bytes
+        else:
             each, issued, asked, apart, times, _ = moved_by(
                 m, tile.extents, tile.length, tile.block, tile.programs, tile.turns
             )

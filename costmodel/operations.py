@@ -81,7 +81,7 @@ _CLASS: Final[dict[str, int]] = {
 
 #: Operations that are told by themselves, by column: what most bodies are made of, and beside each
 #: what takes much the same.
-TOLD: Final[dict[str, tuple[str, ...]]] = {
+SORTS: Final[dict[str, tuple[str, ...]]] = {
     f"op_{names.split()[0]}": tuple(names.split())
     for names in (
         "constant",

@@ -23,7 +23,7 @@ from fusewise.costmodel.operations import (
     CLASSES,
     INDEX_REDUCTIONS,
     PLAIN_REDUCTIONS,
-    TOLD,
+    SORTS,
     operation_class,
     operation_weight,
     shared_by_angles,
@@ -96,15 +96,15 @@ SMALLEST: Final = ("smallest_iterations", "inner_extent", "width_min")
 _OFFSETS: Final = "low_memory_max_pool_offsets_to_indices"
 _OF_OFFSET: Final = 12.0
 _TRANSCENDENTAL: Final = CLASSES.index("transcendental")
-_TOLD_COLUMN: Final = {name: i for i, names in enumerate(TOLD.values()) for name in names}
+_SORT_COLUMN: Final = {name: i for i, names in enumerate(SORTS.values()) for name in names}
 
 
-def operations_told(node: Node) -> list[float]:
-    """The columns of ``TOLD`` for one node, of all its iterations."""
-    found = [0.0] * len(TOLD)
+def sorts_of(node: Node) -> list[float]:
+    """The columns of ``SORTS`` for one node, of all its iterations."""
+    found = [0.0] * len(SORTS)
     iterations = float(node.numel * node.rnumel)
     for name, count in operations_of(node):
-        column = _TOLD_COLUMN.get(name)
+        column = _SORT_COLUMN.get(name)
         if column is not None:
             found[column] += count * iterations
     return found

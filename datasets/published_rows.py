@@ -65,6 +65,7 @@ _SPLIT: Final = (1 << (53 - FEATURE_BITS)) + 1
 _FEATURES: Final = (
     f"list_transform(k.features::DOUBLE[], lambda v: v * {_SPLIT} - (v * {_SPLIT} - v))"
 )
+
 _TIMING: Final = """
     m.device_key, m.median_us, m.spread, m.rounds, m.low_us, m.high_us, m.measurements,
     m.repeat_range, m.torch_version, m.status, coalesce(r.value, '') AS reason, m."at"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import COLUMN, FEATURES, Featurizer
-from fusewise.costmodel.operations import CLASSES, TOLD, operation_class
+from fusewise.costmodel.operations import CLASSES, SORTS, operation_class
 from fusewise.costmodel.roofline import Roofline, roofline_us
 from fusewise.schedule.errors import ModelError, PlanError
 from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
@@ -255,7 +255,7 @@ def test_operations_are_told_by_the_iterations_of_the_largest_node(
     )
     assert amount(row, "op_add") == pytest.approx((3 * 96 + 32) / 96)
     assert amount(row, "op_exp") == pytest.approx(32 / 96)
-    assert sum(amount(row, name) for name in TOLD) == pytest.approx((3 * 96 + 2 * 32) / 96)
+    assert sum(amount(row, name) for name in SORTS) == pytest.approx((3 * 96 + 2 * 32) / 96)
 
 
 def test_the_table_is_consistent():

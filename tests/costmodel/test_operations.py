@@ -6,7 +6,7 @@ from collections import Counter
 
 from fusewise.costmodel.operations import (
     CLASSES,
-    TOLD,
+    SORTS,
     operation_class,
     operation_weight,
     shared_by_angles,
@@ -32,7 +32,7 @@ def test_a_sine_and_its_cosine_bring_their_angle_into_range_once() -> None:
 
 
 def test_each_operation_is_told_in_one_column() -> None:
-    told = Counter(name for names in TOLD.values() for name in names)
+    told = Counter(name for names in SORTS.values() for name in names)
     assert set(told.values()) == {1}
-    for column, names in TOLD.items():
+    for column, names in SORTS.items():
         assert column == f"op_{names[0]}"
