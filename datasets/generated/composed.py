@@ -18,7 +18,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from fusewise.datasets.generated import rearranged
+from fusewise.datasets.generated import positions, rearranged
 from fusewise.datasets.generated.draw import Draw, Program
 from fusewise.datasets.generated.elementwise import (
     BINARY,
@@ -35,7 +35,7 @@ _OverAxes = Callable[[Tensor, tuple[int, ...]], Tensor]
 _Bound = Callable[[float], float]
 
 #: Structures that there are.
-COUNT: Final = 400
+COUNT: Final = 1600
 #: How much larger than the base axes together a value may get.
 _MOST_GROWTH = 4.0
 _MOST_RANK = 5
@@ -48,7 +48,7 @@ def sketched(number: int, draw: Draw) -> Sketch:
     wanted = sketch.dice.randint(2, 13)
     for _ in range(wanted):
         x = sketch.subject()
-        rules = [rule for rule in RULES if rule.fits(x, sketch)]
+        rules = [rule for rule in RULES if number >= rule.since and rule.fits(x, sketch)]
         sketch.dice.choices(rules, [rule.weight for rule in rules])[0].apply(sketch, x)
     _finished(sketch)
     return sketch
@@ -250,6 +250,8 @@ class Rule:
     axes: int = 0
     #: Whether one of the axes must be made of parts.
     parts: bool = False
+    #: The first structure that may have it: those of before stay what they are.
+    since: int = 0
 
     def fits(self, x: Value, sketch: Sketch) -> bool:
         """Whether it can be applied to ``x``."""
@@ -283,4 +285,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(1.5, rearranged.gathered, rank=1, inputs=1, growth=2),
     Rule(1.0, rearranged.looked_up, rank=2, inputs=2),
     Rule(1.2, rearranged.scattered, rank=1, inputs=1, growth=2),
+    Rule(1.8, positions.resized, rank=1, growth=4, since=400),
+    Rule(1.5, positions.pooled, rank=2, since=400),
+    Rule(1.5, positions.placed, rank=2, since=400),
+    Rule(0.8, positions.numbered, rank=1, inputs=1, since=400),
 )
