@@ -116,11 +116,14 @@ class _Sums(NamedTuple):
     offsets: npt.NDArray[Any]
 
     @classmethod
-    def of(cls, layer: Layer, comes_in: Grid) -> _Sums:
-        """``layer``, into which ticks of a grid come."""
+    def of(cls, layer: Layer, comes_in: Grid, *, signed: bool) -> _Sums:
+        """``layer``, into which ticks of a grid come; none below nought where not ``signed``."""
         weights = np.array(layer.weights, dtype=np.float64).T
         offsets = np.array(layer.offsets, dtype=np.float64) * (1 << comes_in.bits)
-        largest = np.abs(weights).sum(axis=0) * comes_in.ends[1] + np.abs(offsets)
+        above, below = np.maximum(weights, 0.0).sum(axis=0), np.maximum(-weights, 0.0).sum(axis=0)
+        # Whatever is added first: what lies between all of one sign and all of the other.
+        furthest = above + below if signed else np.maximum(above, below)
+        largest = furthest * comes_in.ends[1] + np.abs(offsets)
         kind = np.float32 if (largest <= _SINGLE).all() else np.float64
         tick = comes_in.tick * WEIGHTS.tick / PASSED.tick
         return cls(np.ascontiguousarray(weights * tick, dtype=kind), (offsets * tick).astype(kind))
@@ -250,7 +253,8 @@ class Network(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _ticks(self) -> list[_Sums]:
         first, *others = self.layers
-        return [_Sums.of(first, INPUTS), *(_Sums.of(layer, PASSED) for layer in others)]
+        inner = (_Sums.of(layer, PASSED, signed=False) for layer in others)
+        return [_Sums.of(first, INPUTS, signed=True), *inner]
 
     @cached_property
     def _arrays(self) -> list[tuple[FloatArray, FloatArray]]:

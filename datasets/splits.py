@@ -103,9 +103,18 @@ def split_of(family: str) -> Literal["train", "test"]:
             return "test"
         corpus = _SAME_AS.get(collection, collection)
     plain = architecture.lower().replace("-", "_")
-    # "bart" is followed by a size or version, never by letters: "barthez" is something else.
-    held = any(re.match(f"{name}(?![a-z])", plain) for name in HELD_OUT.get(corpus, ()))
+    held = any(_is_one(name, plain) for name in HELD_OUT.get(corpus, ()))
     return "test" if held else "train"
+
+
+def _is_one(name: str, architecture: str) -> bool:
+    """Whether an architecture is of that name.
+
+    "bart" is followed by a size or version, never by letters: "barthez" is something else. A number
+    at the end is followed by no further digits.
+    """
+    more = "[a-z0-9]" if name[-1].isdigit() else "[a-z]"
+    return re.match(f"{name}(?!{more})", architecture) is not None
 
 
 def split_groups(family: Labels, graph_key: Labels) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable
 
@@ -25,14 +26,16 @@ def outlines() -> list[str]:
     return [sketched(number, Draw("0", SMALL)).outline() for number in range(COUNT)]
 
 
-def test_every_structure_runs_and_about_half_are_trained(run: Run) -> None:
-    corpus = GeneratedCorpus(scale=SMALL, families=["composed_*"])
-    samples = [s for name in itertools.islice(corpus.names(2), COUNT) for s in corpus.build(name)]
-    assert [sample.family for sample in samples] == [f"generated/{family}" for family in COMPOSED]
+def test_structures_run_and_about_half_are_trained(run: Run) -> None:
+    families = list(COMPOSED)[::4]
+    corpus = GeneratedCorpus(scale=SMALL, families=families)
+    names = itertools.islice(corpus.names(2), len(families))
+    samples = [sample for name in names for sample in corpus.build(name)]
+    assert [sample.family for sample in samples] == [f"generated/{family}" for family in families]
     for sample in samples:
         assert 1 <= len(sample.args) <= 5
         assert 1 <= len(run(sample)) <= 3
-    assert 0.25 < sum(sample.training for sample in samples) / COUNT < 0.6
+    assert 0.25 < sum(sample.training for sample in samples) / len(families) < 0.6
 
 
 def test_structures_differ_and_hold_for_all_draws(outlines: list[str]) -> None:
@@ -49,9 +52,15 @@ def test_operations_of_all_sorts_occur(outlines: list[str]) -> None:
             *("sum", "amax", "var", "softmax", "standard", "cumsum", "argmax"),
             *("permute", "reshape", "cat", "stack", "windows", "pad", "turn", "interleave"),
             *("select", "take", "embedding", "index_add", "scatter_add", "update"),
+            *("linear", "nearest", "pool", "keep", "causal", "band", "slope", "steps", "stripes"),
         )
     }
     assert not [name for name, count in counts.items() if not count]
+
+
+def test_structures_that_timings_are_kept_of_stay_what_they_are(outlines: list[str]) -> None:
+    found = hashlib.sha256("\n".join(outlines).encode()).hexdigest()
+    assert found.startswith("7aac492e31b044a7")
 
 
 def test_sizes_vary_in_aspect() -> None:
@@ -71,7 +80,7 @@ def test_about_one_in_six_is_held_out() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [2, 34, 65, 97])
+@pytest.mark.parametrize("number", [2, 34, 65, 97, 411, 412, 433, 448])
 def test_compiled_by_inductor_they_give_the_same(number: int) -> None:
     # In fp32: Inductor rounds to fp16 and bf16 less often than eager code does.
     draw = next(
