@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewise.datasets.generated.elementwise import softened
-from fusewise.datasets.generated.sketch import Axis, Sketch, Value
+from fusewise.datasets.generated.sketch import Sketch, Value
 
 #: Neighbours that see each other where a band is kept.
 _NEAR = 8
@@ -59,14 +59,18 @@ def pooled(sketch: Sketch, x: Value) -> None:
     axes = [*x.axes[:at], *(sketch.axis(size) for size in sizes), *x.axes[at + 2 :]]
     pool = functional.max_pool2d if most else functional.avg_pool2d
 
-    def pooled(x: Tensor) -> Tensor:
-        images = x.reshape(-1, *x.shape[at:]) if channels else x.reshape(1, -1, *x.shape[at:])
-        images = images.permute(0, 3, 1, 2) if channels else images
-        found = pool(images, wide, stride, padding=wide // 3, ceil_mode=wide == 2)  # noqa: PLR2004
-        found = found.permute(0, 2, 3, 1) if channels else found
+    def windows(images: Tensor) -> Tensor:
+        return pool(images, wide, stride, padding=wide // 3, ceil_mode=wide == 2)  # noqa: PLR2004
+
+    def shrink(x: Tensor) -> Tensor:
+        if channels:
+            images = x.reshape(-1, *x.shape[at:]).permute(0, 3, 1, 2)
+            found = windows(images).permute(0, 2, 3, 1)
+        else:
+            found = windows(x.reshape(1, -1, *x.shape[at:]))
         return found.reshape([axis.size for axis in axes])
 
-    sketch.step(f"pool {channels} {most} {wide} {stride}", pooled, x, axes=axes)
+    sketch.step(f"pool {channels} {most} {wide} {stride}", shrink, x, axes=axes)
 
 
 #: Name, and what becomes of a value by the row and the place in it of each element.
@@ -92,7 +96,7 @@ def placed(sketch: Sketch, x: Value) -> None:
 
 def numbered(sketch: Sketch, x: Value) -> None:
     """Elements of the last axis kept by an input: as many as it says, or that one alone."""
-    leading: list[Axis] = [axis for axis in x.axes[:-1] if sketch.chance(0.7)]
+    leading = [axis for axis in x.axes[:-1] if sketch.chance(0.7)]
     numbers = sketch.indices(leading, x.axes[-1].size)
     shape = [axis.size if axis in leading else 1 for axis in x.axes[:-1]]
     alone, filled = sketch.chance(0.4), sketch.dice.choice((0.0, -1.0))

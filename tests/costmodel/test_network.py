@@ -140,6 +140,22 @@ def test_sums_are_exact_in_floats_of_either_size(networks: Networks, weight: int
         np.testing.assert_array_equal(each.predict(*seen), by_whole_numbers(each, *seen))
 
 
+def test_sums_are_exact_where_only_both_signs_together_are_too_large(networks: Networks):
+    """What comes into an inner layer is never below nought: sums end where one sign does."""
+    [network] = networks.members
+    first, second, *others = network.layers
+    wide = len(second.weights[0])
+    most = (1 << 24) // (PASSED.ends[1] * (wide // 2))
+    signs = tuple(int(most) * (1 if i % 2 else -1) for i in range(wide // 2 * 2))
+    row = signs + (0,) * (wide - len(signs))
+    inner = Layer((row,) * len(second.weights), (0,) * len(second.offsets))
+    rows, _ = sample(40, 11)
+    seen = networks.scaling.inputs(rows), parts_of(rows, network.parts)
+    found = Network((first, inner, *others))
+    np.testing.assert_array_equal(found.predict(*seen), by_whole_numbers(found, *seen))
+    assert found._ticks[1].weights.dtype == np.float32
+
+
 @pytest.mark.parametrize("core", ["Nehalem", "Haswell"])
 def test_instructions_of_other_processors_fit_the_same_network(core: str):
     def written(**more: str) -> bytes:

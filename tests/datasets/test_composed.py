@@ -26,16 +26,14 @@ def outlines() -> list[str]:
     return [sketched(number, Draw("0", SMALL)).outline() for number in range(COUNT)]
 
 
-def test_structures_run_and_about_half_are_trained(run: Run) -> None:
-    families = list(COMPOSED)[::4]
-    corpus = GeneratedCorpus(scale=SMALL, families=families)
-    names = itertools.islice(corpus.names(2), len(families))
-    samples = [sample for name in names for sample in corpus.build(name)]
-    assert [sample.family for sample in samples] == [f"generated/{family}" for family in families]
+def test_every_structure_runs_and_about_half_are_trained(run: Run) -> None:
+    corpus = GeneratedCorpus(scale=SMALL, families=["composed_*"])
+    samples = [s for name in itertools.islice(corpus.names(2), COUNT) for s in corpus.build(name)]
+    assert [sample.family for sample in samples] == [f"generated/{family}" for family in COMPOSED]
     for sample in samples:
         assert 1 <= len(sample.args) <= 5
         assert 1 <= len(run(sample)) <= 3
-    assert 0.25 < sum(sample.training for sample in samples) / len(families) < 0.6
+    assert 0.25 < sum(sample.training for sample in samples) / COUNT < 0.6
 
 
 def test_structures_differ_and_hold_for_all_draws(outlines: list[str]) -> None:
