@@ -6,11 +6,13 @@ changes a median that the learned model gives.
 Families are taken to be exchangeable, kernels within one are not: near copies of each other err
 alike (Dunn, Wasserman, Ramdas 2023, "Distribution-free prediction sets for two-layer hierarchical
 models"). So errors are only taken from families that were not seen, and n kernels of one count as
-much as the root of n families.
+much as the root of n families. Families that a number tells apart are draws of one grammar, which
+counts as one: however many were drawn, they say nothing of families of other kinds.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +32,8 @@ _MOST_BINS: Final = 6
 _LABELS_A_DEVICE: Final = 10
 #: Kernels of a kind that are enough to ask how the roofline does on it.
 _ROWS_A_KIND: Final = 20
+#: What tells draws of one grammar apart.
+_DRAW: Final = re.compile(r"_\d+$")
 #: Least difficulty: what two measurements of one kernel differ by.
 _LEAST_DIFFICULTY: Final = 0.02
 
@@ -107,6 +111,7 @@ def calibrate(
     """
     count = int(np.clip(len(log_base) // _ROWS_A_BIN, 1, _MOST_BINS))
     edges = np.unique(np.quantile(log_base, np.arange(1, count) / count))
+    labels = np.array([_DRAW.sub("", str(label)) for label in labels], dtype=object)
     at = np.searchsorted(edges, log_base)
     scores = np.abs(learned_error) / np.maximum(difficulty, _LEAST_DIFFICULTY)
     scale, trusted, shift, roofline = [], [], [], []

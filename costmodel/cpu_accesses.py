@@ -24,12 +24,15 @@ _STREAM_BYTES: Final = 3 * _LINE_BYTES
 _NEARNESS: Final = 3.0
 #: Lines this far apart want the same places in a first cache.
 _PAGE_BYTES: Final = 4096
-#: Rows for each thread below which these mostly add to the same ones.
-_CROWDED: Final = 4
+#: Lines of a buffer up to which threads that add anywhere in it always wait for each other; how
+#: fast that falls with the number of lines, and with the additions to one line in a row.
+_FEW_LINES: Final = 7.2
+_FEWNESS: Final = 0.7
+_STAYING: Final = 0.5
 #: How fast what is remembered passes over into what is not.
 _SHARPNESS: Final = 3.0
-#: Sizes of the loops in an index.
-_SIZES: Final = re.compile(r" : (\d+(?:, \d+)*)$")
+#: A place in an index that is looked up.
+_LOOKED_UP: Final = re.compile(r"tmp\d")
 #: Names of flags that a graph gets: comparisons of another graph.
 _COMPARED: Final = re.compile(r"(le|lt|ge|gt)(_|$)")
 _COMPARISONS: Final = frozenset({"le", "lt", "ge", "gt"})
@@ -119,25 +122,19 @@ class Accesses:
 
     def _spread(self, access: Access, loops: NodeLoops) -> list[Cost]:
         """What atomic additions cost more, by the loops that tell their place beside the lookup."""
-        named = _SIZES.search(access.index)
-        known = [int(size) for size in named[1].split(",")] if named else []
-        step = access.stride * access.itemsize
-        if known and self._is_crowded(access, known):
-            return [self._table.atomic_shared]
-        if not loops.loops or not known or known[-1] == loops.loops[-1]:
-            return [self._table.atomic_far] if step >= _LINE_BYTES else []
-        # Only outer loops, which threads share: each has lines of its own, or none has.
-        return [self._table.atomic_shared] if step < _LINE_BYTES and self._threads > 1 else []
-
-    def _is_crowded(self, access: Access, known: Sequence[int]) -> bool:
-        """Whether threads that add to rows mostly meet in one: there are so few."""
         buffer = self._problem.buffer_by_name.get(access.buffer)
-        row = math.prod(known) * access.itemsize
-        return (
-            buffer is not None
-            and self._threads > 1
-            and buffer.bytes < _CROWDED * self._threads * row
-        )
+        steps = loops.steps.get((access.buffer, access.index), ())
+        if buffer is None or not steps:
+            return []
+        found = []
+        if abs(steps[-1]) * access.itemsize >= _LINE_BYTES:
+            found.append(self._table.atomic_far)
+        size = buffer.bytes / max(access.itemsize, 1)
+        if self._threads > 1 and not _apart(access, steps, loops.loops, size):
+            met = _meeting(steps, loops.loops, access.itemsize, buffer.bytes)
+            shared = self._table.atomic_shared
+            found.append(Cost(lane=shared.lane * met, scalar=shared.scalar * met))
+        return found
 
     def in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> InVectors:
         """What an access costs in a nest with vectors, by how it goes along these."""
@@ -191,6 +188,34 @@ class Accesses:
         return more + table.tile_far.vector * (pitch != 0 and pitch % _PAGE_BYTES == 0)
 
 
+def _apart(
+    access: Access, steps: Sequence[int], loops: Sequence[int], elements: float
+) -> bool:
+    """Whether threads, which share the outermost loop, add to parts of a buffer of their own.
+
+    They do where that loop goes through all of it, or where no place is looked up.
+    """
+    if not _LOOKED_UP.search(access.index):
+        return steps[0] != 0
+    return abs(steps[0]) * loops[0] >= elements / 2.0
+
+
+def _meeting(steps: Sequence[int], loops: Sequence[int], itemsize: int, size: int) -> float:
+    """How much threads wait for each other's lines when they add anywhere in ``size`` bytes.
+
+    1 where there are few lines; the less, the more there are, and the longer each thread stays in
+    one.
+    """
+    row = 1
+    for step, extent in zip(reversed(steps), reversed(loops), strict=True):
+        if abs(step) != row:
+            break
+        row *= extent
+    row = min(row, _LINE_BYTES // max(itemsize, 1))
+    few = min(_FEW_LINES * _LINE_BYTES / max(size, 1), 1.0)
+    return float(few**_FEWNESS / row**_STAYING)
+
+
 def borders(move: Move, nest: Nest, node: NodeLoops) -> float:
     """Stretches of what is stored that threads part within a line, near ones counting less.
 
@@ -220,7 +245,8 @@ def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
     """Those of the buffers ``flags``, of type bool, whose elements could be either as well.
 
     As far as can be told these are comparisons of data by which something is chosen. Of equalities,
-    masks and dropout's flags, which are multiplied with, most are alike.
+    masks and dropout's flags, which are multiplied with, most are alike; those of positions, which
+    read nothing, go over from one to the other now and then.
     """
     found: set[str] = set()
     compared = {name for name in flags if _COMPARED.match(name)}
@@ -236,6 +262,6 @@ def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
             multiplied |= read
         if names & _RANDOM:
             drawn |= written
-        elif names & _COMPARISONS and drawn.isdisjoint(access.buffer for access in node.reads):
+        elif names & _COMPARISONS and node.reads and drawn.isdisjoint(a.buffer for a in node.reads):
             found |= flags & written
     return found - multiplied

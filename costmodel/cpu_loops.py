@@ -207,7 +207,8 @@ def nest_of(
         nodes: at least one.
         threads: that the program may use.
         vector_bytes: that an instruction takes.
-        most: how many of the outer loops may be shared; None for all.
+        most: how many of the outer loops may be shared; None for all, where nothing is done
+            beside under them.
     """
     main = main_of(nodes)
     loops = main.loops
@@ -312,7 +313,10 @@ def _spread(
     begin, end = (0, main.outer) if main.outer else (0, len(loops))
     if 0 < main.outer < len(loops):
         turns = [extent // lanes if i in tiled else extent for i, extent in enumerate(loops)]
-        if math.prod(turns[:end]) * _LONG < turns[end]:
+        # Rows that do not fill a vector count as none; where there are several such and more is
+        # done with them, threads would be sent off for each, which the compiler does not do.
+        again = most is not None and not all(turns[:end]) and math.prod(starts[:end]) > 1
+        if math.prod(turns[:end]) * _LONG < turns[end] and not again:
             begin, end = end, len(loops)
     if most is not None:
         end = min(end, begin + most)

@@ -245,7 +245,7 @@ class Work:
             else:
                 groups.setdefault(key, ([], []))[0].append(i)
         most = None
-        if len(groups) > 1:
+        if len(groups) > 1 or any(after for _, after in groups.values()):
             # Nests that share their outer loops are fused under these.
             mains = [main_of([self.loops[i] for i in under]) for under, _ in groups.values()]
             outer = [main.outer for main in mains if main.reduces]
