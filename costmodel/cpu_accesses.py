@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.cpu_loops import Nest, NodeLoops
+from fusewise.costmodel.cpu_loops import CHUNK, Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost, Table
 from fusewise.costmodel.lookups import follows_loops
 from fusewise.costmodel.windings import STRAIGHT, Winding, windings_of
@@ -130,10 +130,11 @@ class Accesses:
         if abs(steps[-1]) * access.itemsize >= _LINE_BYTES:
             found.append(self._table.atomic_far)
         size = buffer.bytes / max(access.itemsize, 1)
-        if self._threads > 1 and not _apart(access, steps, loops.loops, size):
+        shared = self._threads > 1 and loops.total >= self._threads * CHUNK
+        if shared and not _apart(access, steps, loops.loops, size):
             met = _meeting(steps, loops.loops, access.itemsize, buffer.bytes)
-            shared = self._table.atomic_shared
-            found.append(Cost(lane=shared.lane * met, scalar=shared.scalar * met))
+            waits = self._table.atomic_shared
+            found.append(Cost(lane=waits.lane * met, scalar=waits.scalar * met))
         return found
 
     def in_vectors(self, move: Move, nest: Nest, node: NodeLoops) -> InVectors:
@@ -188,9 +189,7 @@ class Accesses:
         return more + table.tile_far.vector * (pitch != 0 and pitch % _PAGE_BYTES == 0)
 
 
-def _apart(
-    access: Access, steps: Sequence[int], loops: Sequence[int], elements: float
-) -> bool:
+def _apart(access: Access, steps: Sequence[int], loops: Sequence[int], elements: float) -> bool:
     """Whether threads, which share the outermost loop, add to parts of a buffer of their own.
 
     They do where that loop goes through all of it, or where no place is looked up.

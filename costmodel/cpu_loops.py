@@ -18,7 +18,7 @@ from fusewise.schedule.problem import HALVES, Node, Problem
 
 #: Iterations for each thread from which Inductor runs a loop nest on several
 #: (``config.cpp.min_chunk_size``).
-_CHUNK: Final = 512
+CHUNK: Final = 512
 #: Turns of a reduction, for each turn of the loops around it, beyond which it is shared instead.
 _LONG: Final = 300
 #: Accesses that jump, and their part of the operations, from which nothing is vectorised.
@@ -294,7 +294,9 @@ def _tiled(main: NodeLoops, nodes: Sequence[NodeLoops], lanes: int) -> tuple[int
     else:
         at = last
     operations = sum(node.operations for node in nodes)
-    if jumps[at] >= _MANY_JUMPS or jumps[at] >= _JUMP_SHARE * max(operations, 1):
+    # Which of several loads is done again is not known: the likeliest is that it is one of most.
+    jumping = round(jumps[at])
+    if jumping >= _MANY_JUMPS or jumping >= _JUMP_SHARE * max(operations, 1):
         return ()
     short = main.loops[at] < lanes / 4
     return () if short and not main.reduces and operations < _WORTH else (at,)
@@ -322,7 +324,7 @@ def _spread(
         end = min(end, begin + most)
     left, parts, shares = float(main.total), 1, 1
     at = begin
-    while at < end and parts < 2 * threads and parts != threads and left // threads >= _CHUNK:
+    while at < end and parts < 2 * threads and parts != threads and left // threads >= CHUNK:
         parts *= loops[at]
         shares *= starts[at]
         left /= loops[at]
