@@ -25,6 +25,31 @@ def test_a_family_counts_by_the_root_of_its_kernels():
     assert 1.3 < grouped_quantile(scores, few, 0.9) < 1.5
 
 
+def test_draws_of_one_grammar_count_as_one():
+    rng = np.random.default_rng(3)
+    n = 4000
+    drawn = np.arange(n) % 2 == 1
+    # Random structures err by far more, and are many; families that have names are few.
+    error = rng.normal(0.0, np.where(drawn, 0.5, 0.1))
+    names = [f"drawn_{i % 500}" if odd else f"family {i % 80}" for i, odd in enumerate(drawn)]
+    alone = [f"drawn {i % 500}" if odd else f"family {i % 80}" for i, odd in enumerate(drawn)]
+
+    def width(labels: list[str]) -> float:
+        found = calibrate(
+            log_base=np.zeros(n),
+            log_ratio=error,
+            learned_error=error,
+            difficulty=np.full(n, 0.1),
+            labels=np.array(labels, dtype=object),
+            kinds=np.zeros(n, dtype=np.int64),
+            devices=np.zeros((n, 2)),
+            confidence=0.9,
+        )
+        return float(found.learned_width(np.zeros(1), np.full(1, 0.1), np.zeros((1, 2)))[0])
+
+    assert width(names) < 0.6 * width(alone)
+
+
 def test_nine_of_ten_kernels_of_a_family_not_seen():
     rng = np.random.default_rng(1)
     inside = []

@@ -198,6 +198,31 @@ def test_threads_are_sent_off_for_each_row_where_columns_are_few(narrow: DeviceP
 
     assert us(4) > 20 * us(8)
 
+    def sent_off_with_more(columns: int) -> float:
+        problem = summed(columns)
+        numel = 4096 * columns
+        after = msgspec.structs.replace(
+            problem_of(
+                ((4096, columns), ()),
+                access("contiguous", f"i0 : {numel}", numel, 1, "b"),
+                access("contiguous", f"i0 : {numel}", numel, 1, "c"),
+            ).nodes[0],
+            name="after",
+            order=1,
+        )
+        problem = msgspec.structs.replace(
+            problem,
+            nodes=(*problem.nodes, after),
+            buffers=(
+                *problem.buffers,
+                Buffer("c", 4 * numel, "torch.float32", False, True, ("after",)),
+            ),
+        )
+        return column(problem, narrow, "sent_off", "op", "after")
+
+    # Not where more is done with each row.
+    assert sent_off_with_more(4) == pytest.approx(1)
+
 
 def test_indices_that_are_computed_from_numbers_are_worked_out_one_by_one(
     narrow: DeviceProfile,
