@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -195,20 +194,3 @@ def any_sizes(facts: KernelFacts) -> st.SearchStrategy[BlockSizes]:
         st.integers(0, 5),
         st.integers(1, 5),
     )
-
-
-def test_a_hundred_sizes_take_milliseconds(every_kernel: tuple[str, ...]) -> None:
-    known = [facts for facts in map(facts_of, every_kernel) if facts is not None]
-    best = []
-    for facts in known:
-        sizes = [
-            sizes_of(1 << w % 6, **{f"{dim.upper()}BLOCK": 1 << w % 9 for dim in facts.numels})
-            for w in range(100)
-        ]
-        took = []
-        for _ in range(5):
-            start = time.perf_counter()
-            block_features(facts, sizes, sizes[0])
-            took.append(time.perf_counter() - start)
-        best.append(min(took))
-    assert max(best) < 0.01
