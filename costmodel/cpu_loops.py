@@ -294,8 +294,9 @@ def _tiled(main: NodeLoops, nodes: Sequence[NodeLoops], lanes: int) -> tuple[int
     else:
         at = last
     operations = sum(node.operations for node in nodes)
-    # Which of several loads is done again is not known: the likeliest is that it is one of most.
-    jumping = round(jumps[at])
+    # Which of several loads is done again is not known: the likeliest is that it is one of most,
+    # and of as many one that does not jump.
+    jumping = math.ceil(jumps[at] - 0.5)
     if jumping >= _MANY_JUMPS or jumping >= _JUMP_SHARE * max(operations, 1):
         return ()
     short = main.loops[at] < lanes / 4
