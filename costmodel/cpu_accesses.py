@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_loops import CHUNK, Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, FREE, Cost, Table
+from fusewise.costmodel.geometry import looked_up_steps
 from fusewise.costmodel.lookups import follows_loops
 from fusewise.costmodel.windings import STRAIGHT, Winding, windings_of
 from fusewise.schedule.problem import Access, Node, Problem
@@ -31,8 +32,6 @@ _FEWNESS: Final = 0.7
 _STAYING: Final = 0.5
 #: How fast what is remembered passes over into what is not.
 _SHARPNESS: Final = 3.0
-#: A place in an index that is looked up.
-_LOOKED_UP: Final = re.compile(r"tmp\d")
 #: Names of flags that a graph gets: comparisons of another graph.
 _COMPARED: Final = re.compile(r"(le|lt|ge|gt)(_|$)")
 _COMPARISONS: Final = frozenset({"le", "lt", "ge", "gt"})
@@ -194,7 +193,7 @@ def _apart(access: Access, steps: Sequence[int], loops: Sequence[int], elements:
 
     They do where that loop goes through all of it, or where no place is looked up.
     """
-    if not _LOOKED_UP.search(access.index):
+    if not looked_up_steps(access.index):
         return steps[0] != 0
     return abs(steps[0]) * loops[0] >= elements / 2.0
 

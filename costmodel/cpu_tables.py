@@ -75,8 +75,8 @@ class Table(NamedTuple):
     gather: Cost
     atomic: Cost
     atomic_low: Cost
-    #: And more for additions each of which goes to another line; and where threads add to elements
-    #: of one line, which goes from one to the other.
+    #: And more for additions each of which goes to another line; and, at most, where threads add
+    #: anywhere in a few lines, which go from one to the other.
     atomic_far: Cost
     atomic_shared: Cost
     #: A quotient or remainder of a loop's position in an index that goes along it.

@@ -246,7 +246,7 @@ class Work:
                 groups.setdefault(key, ([], []))[0].append(i)
         most = None
         if len(groups) > 1 or any(after for _, after in groups.values()):
-            # Nests that share their outer loops are fused under these.
+            # Nests that share their outer loops are fused under these, as is what comes after.
             mains = [main_of([self.loops[i] for i in under]) for under, _ in groups.values()]
             outer = [main.outer for main in mains if main.reduces]
             most = max(1, min(outer)) if outer else None
