@@ -51,6 +51,9 @@ _OF_CPUS: Final[Mapping[str, Any]] = {
     "extra_trees": False,
     "n_estimators": 100,
     "num_leaves": 40,
+    "networks": 3,
+    "width": 160,
+    "dropout": 1 / 16,
 }
 _DIFFICULTY_TREES: Final = 40
 _DIFFICULTY: Final = {
@@ -98,7 +101,9 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         reg_lambda: float = 1.0,
         objective: str = "relative",
         extra_trees: bool = True,
-        networks: int = 3,
+        networks: int = 8,
+        width: int = 96,
+        dropout: float = 0.0,
         epochs: int = 30,
         confidence: float = 0.9,
         folds: int = 5,
@@ -113,6 +118,9 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             :func:`~fusewise.costmodel.objective.relative`. Thresholds that are drawn at random
             (Geurts, Ernst, Wehenkel 2006) fit single families less closely.
         networks: how many networks beside the trees, from none.
+        width: numbers that their layers pass on at most. Many narrow networks that fit closely
+            guess better together than a few wide ones, each of which guesses better alone.
+        dropout: part of these that is left out of each step, from 0 to less than 1.
         epochs: times that these go through the kernels.
         confidence: part of measured times that the interval should hold.
         folds: parts that the groups (or rows) are cut into for the intervals, each of which is
@@ -132,6 +140,8 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.objective = objective
         self.extra_trees = extra_trees
         self.networks = networks
+        self.width = width
+        self.dropout = dropout
         self.epochs = epochs
         self.confidence = confidence
         self.folds = folds
@@ -261,7 +271,16 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         # out.
         parts = parts_of(matrix, 0 if number % 2 else len(TERMS))
         inputs, seed = scaling.inputs(matrix), (self.seed, number)
-        return fit_network(inputs, parts, target, slope_of, epochs=self.epochs, seed=seed)
+        return fit_network(
+            inputs,
+            parts,
+            target,
+            slope_of,
+            epochs=self.epochs,
+            width=self.width,
+            dropout=self.dropout,
+            seed=seed,
+        )
 
     def _train(self, matrix: FloatArray, target: FloatArray, rows: Rows) -> lightgbm.Booster:
         import lightgbm

@@ -1,8 +1,8 @@
 """Fits a :class:`~fusewise.costmodel.network.Network`, to the same bits on every processor.
 
 Steps of Adam with decoupled weight decay (Loshchilov and Hutter 2019) on parts of the rows, at a
-rate that rises and falls in straight lines (Smith 2018), with a sixteenth of what layers pass on
-left out at random (Srivastava et al. 2014). Weights are kept in full and used on their grid, and
+rate that rises and falls in straight lines (Smith 2018), with some of what layers pass on left
+out at random (Srivastava et al. 2014). Weights are kept in full and used on their grid, and
 slopes have a grid too, so all sums are exact; all else is done number by number, in operations that
 IEEE 754 rounds alike everywhere. Only the exponential of an error is not, and is rounded itself.
 """
@@ -30,9 +30,9 @@ from fusewise.costmodel.network import (
 
 #: Slopes of the loss: summed over 512 rows, with what is passed on, they have 23 + 9 + 9 bits.
 _SLOPES: Final = Grid(20, 8.0)
-#: Layers but the last, and sums of each: as many as the root of the rows, within these.
+#: Layers but the last, and the fewest sums of each.
 _LAYERS: Final = 3
-_LEAST_WIDTH, _MOST_WIDTH = 16, 160
+_LEAST_WIDTH: Final = 16
 #: Rows of a step: a part of all of them, that small data gets as many steps for each row, at most.
 _ROWS_OF_A_STEP: Final = (16, 512)
 _STEPS_AT_LEAST: Final = 8
@@ -41,9 +41,8 @@ _STEPS_AT_LEAST: Final = 8
 _RATE: Final = 4e-3
 _RISE: Final = 0.3
 _DECAY: Final = 0.05
-#: Of 256 that layers pass on, those left out; the others make up for them.
-_LEFT_OUT: Final = 16
-_MAKES_UP: Final = 256 / (256 - _LEFT_OUT)
+#: What is left out is so many of as many as these.
+_DRAWN_OF: Final = 256
 #: Adam's: how much of the last mean slope and mean square is kept, and what bounds a step.
 _KEPT_SLOPE, _KEPT_SQUARE, _LEAST_ROOT = 0.9, 0.999, 1e-8
 
@@ -59,6 +58,8 @@ def fit_network(
     slope: Slope,
     *,
     epochs: int,
+    width: int,
+    dropout: float,
     seed: tuple[int, ...],
 ) -> Network:
     """A network that guesses ``target`` [n] from ``inputs`` [n, D].
@@ -70,12 +71,15 @@ def fit_network(
         target: what it shall guess, finite; within a few units of nought.
         slope: of the loss.
         epochs: times that it goes through the rows.
+        width: sums of each layer but the last, of which there are no more than the root of n.
+        dropout: part of what layers pass on that is left out of a step, to the nearest of 256.
         seed: of the first weights, the order of the rows and what is left out.
     """
     inputs = inputs * INPUTS.tick
     chance = np.random.default_rng(seed)
-    width = min(max(math.isqrt(len(inputs)), _LEAST_WIDTH), _MOST_WIDTH)
-    fitting = _Fitting.start(inputs.shape[1], width, 1 + parts.shape[1], chance)
+    width = min(max(math.isqrt(len(inputs)), _LEAST_WIDTH), width)
+    left_out = round(dropout * _DRAWN_OF)
+    fitting = _Fitting.start(inputs.shape[1], width, 1 + parts.shape[1], left_out, chance)
     rows = _rows_of_a_step(len(inputs))
     steps = epochs * (len(inputs) // rows)
     done = 0
@@ -100,12 +104,16 @@ class _Fitting:
     #: Adam's mean slopes and mean squares, of the weights and then of the offsets.
     means: list[FloatArray]
     squares: list[FloatArray]
+    #: Of what layers pass on, so many of ``_DRAWN_OF``; the others make up for them.
+    left_out: int
     #: What the means' start at nought still takes from them.
     slope_left: float = 1.0
     square_left: float = 1.0
 
     @classmethod
-    def start(cls, inputs: int, width: int, last: int, chance: np.random.Generator) -> _Fitting:
+    def start(
+        cls, inputs: int, width: int, last: int, left_out: int, chance: np.random.Generator
+    ) -> _Fitting:
         """Weights drawn evenly, the less the more of them there are in a sum."""
         weights: list[FloatArray] = []
         offsets: list[FloatArray] = []
@@ -116,7 +124,7 @@ class _Fitting:
             inputs = sums
         every = [*weights, *offsets]
         nought = [np.zeros_like(one) for one in every]
-        return cls(weights, offsets, nought, [one.copy() for one in nought])
+        return cls(weights, offsets, nought, [one.copy() for one in nought], left_out)
 
     def slopes(
         self,
@@ -132,8 +140,7 @@ class _Fitting:
         passed, kept = [inputs], []
         for inner, shift in zip(weights[:-1], offsets[:-1], strict=True):
             sums = passed[-1] @ inner + shift
-            drawn = chance.integers(0, 256, sums.shape, dtype=np.uint8)
-            factor = ((sums > 0.0) & (drawn >= _LEFT_OUT)) * _MAKES_UP
+            factor = self._kept(sums, chance)
             kept.append(factor)
             passed.append(PASSED.nearest(sums * factor))
         guess, weighed = together(passed[-1] @ weights[-1] + offsets[-1], parts)
@@ -145,6 +152,15 @@ class _Fitting:
             if at:
                 back = _SLOPES.nearest(back @ weights[at].T * kept[at - 1])
         return [*reversed(of_weights), *reversed(of_offsets)]
+
+    def _kept(self, sums: FloatArray, chance: np.random.Generator) -> FloatArray:
+        """What ``sums`` of any shape are multiplied by: nought, or what makes up for those."""
+        positive = sums > 0.0
+        if not self.left_out:
+            return positive.astype(np.float64)
+        drawn = chance.integers(0, _DRAWN_OF, sums.shape, dtype=np.uint8)
+        makes_up = _DRAWN_OF / (_DRAWN_OF - self.left_out)
+        return (positive & (drawn >= self.left_out)) * makes_up
 
     def step(self, slopes: list[FloatArray], rate: float) -> None:
         """Move all weights and offsets."""
