@@ -38,7 +38,16 @@ from fusewise.costmodel.objective import slope_of
 chance = np.random.default_rng(5)
 rows = chance.normal(size=(700, 6))
 inputs = Scaling.of(rows).inputs(rows)
-network = fit_network(inputs, rows[:, 3:], np.sin(rows[:, 0]), slope_of, epochs=3, seed=(1,))
+network = fit_network(
+    inputs,
+    rows[:, 3:],
+    np.sin(rows[:, 0]),
+    slope_of,
+    epochs=3,
+    width=160,
+    dropout=1 / 16,
+    seed=(1,),
+)
 import msgspec
 sys.stdout.buffer.write(msgspec.json.encode(network))
 """
@@ -52,12 +61,26 @@ def sample(n: int, seed: int) -> tuple[FloatArray, FloatArray]:
 
 
 def fitted(
-    rows: FloatArray, target: FloatArray, *, epochs: int, seed: int, parts: int = 0
+    rows: FloatArray,
+    target: FloatArray,
+    *,
+    epochs: int,
+    seed: int,
+    parts: int = 0,
+    width: int = 96,
+    dropout: float = 0.0,
 ) -> Networks:
     """A single network, that weighs so many parts."""
     scaling = Scaling.of(rows)
     network = fit_network(
-        scaling.inputs(rows), parts_of(rows, parts), target, slope_of, epochs=epochs, seed=(seed,)
+        scaling.inputs(rows),
+        parts_of(rows, parts),
+        target,
+        slope_of,
+        epochs=epochs,
+        width=width,
+        dropout=dropout,
+        seed=(seed,),
     )
     return Networks(scaling, (network,))
 
@@ -86,6 +109,24 @@ def test_it_learns_what_is_smooth(networks: Networks):
     rows, target = sample(500, 2)
     error = np.abs(networks.ratio(rows) - target).mean()
     assert error < 0.2 * np.abs(target - target.mean()).mean()
+
+
+@pytest.mark.parametrize("dropout", [1 / 256, 0.25])
+def test_what_is_left_out_is_made_up_for(dropout: float):
+    rows, target = sample(2000, 1)
+    told, wanted = sample(500, 2)
+    every = fitted(rows, target, epochs=25, seed=3)
+    some = fitted(rows, target, epochs=25, seed=3, dropout=dropout)
+    assert some != every
+    error = np.abs(some.ratio(told) - wanted).mean()
+    assert error < 0.3 * np.abs(wanted - wanted.mean()).mean()
+    assert abs((some.ratio(rows) - target).mean()) < 0.1 * target.std()
+
+
+@pytest.mark.parametrize(("rows", "width", "sums"), [(2000, 24, 24), (2000, 96, 44), (60, 96, 16)])
+def test_layers_are_as_wide_as_asked_and_as_the_rows_bear(rows: int, width: int, sums: int):
+    (network,) = fitted(*sample(rows, 1), epochs=1, seed=3, width=width).members
+    assert [len(layer.offsets) for layer in network.layers] == [sums, sums, sums, 1]
 
 
 def test_the_order_of_a_sum_changes_no_bit(networks: Networks):
