@@ -155,12 +155,10 @@ class _Fitting:
 
     def _kept(self, sums: FloatArray, chance: np.random.Generator) -> FloatArray:
         """What ``sums`` of any shape are multiplied by: nought, or what makes up for those."""
-        positive = sums > 0.0
-        if not self.left_out:
-            return positive.astype(np.float64)
-        drawn = chance.integers(0, _DRAWN_OF, sums.shape, dtype=np.uint8)
-        makes_up = _DRAWN_OF / (_DRAWN_OF - self.left_out)
-        return (positive & (drawn >= self.left_out)) * makes_up
+        kept = sums > 0.0
+        if self.left_out:
+            kept &= chance.integers(0, _DRAWN_OF, sums.shape, dtype=np.uint8) >= self.left_out
+        return np.where(kept, _DRAWN_OF / (_DRAWN_OF - self.left_out), 0.0)
 
     def step(self, slopes: list[FloatArray], rate: float) -> None:
         """Move all weights and offsets."""
