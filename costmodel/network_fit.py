@@ -41,7 +41,7 @@ _STEPS_AT_LEAST: Final = 8
 _RATE: Final = 4e-3
 _RISE: Final = 0.3
 _DECAY: Final = 0.05
-#: What is left out is so many of as many as these.
+#: What is left out is so many of as many as this.
 _DRAWN_OF: Final = 256
 #: Adam's: how much of the last mean slope and mean square is kept, and what bounds a step.
 _KEPT_SLOPE, _KEPT_SQUARE, _LEAST_ROOT = 0.9, 0.999, 1e-8
@@ -71,14 +71,17 @@ def fit_network(
         target: what it shall guess, finite; within a few units of nought.
         slope: of the loss.
         epochs: times that it goes through the rows.
-        width: sums of each layer but the last, of which there are no more than the root of n.
-        dropout: part of what layers pass on that is left out of a step, to the nearest of 256.
+        width: sums of each layer but the last. There are no more than the root of n, or than 16
+            where that is less.
+        dropout: part of what layers pass on that is left out of a step, from 0 to less than 1, in
+            whole parts of 256.
         seed: of the first weights, the order of the rows and what is left out.
     """
     inputs = inputs * INPUTS.tick
     chance = np.random.default_rng(seed)
     width = min(max(math.isqrt(len(inputs)), _LEAST_WIDTH), width)
-    left_out = round(dropout * _DRAWN_OF)
+    # Rounded up it could be all of them, for which nothing makes up.
+    left_out = math.floor(dropout * _DRAWN_OF)
     fitting = _Fitting.start(inputs.shape[1], width, 1 + parts.shape[1], left_out, chance)
     rows = _rows_of_a_step(len(inputs))
     steps = epochs * (len(inputs) // rows)

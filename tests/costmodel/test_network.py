@@ -123,6 +123,11 @@ def test_what_is_left_out_is_made_up_for(dropout: float):
     assert abs((some.ratio(rows) - target).mean()) < 0.1 * target.std()
 
 
+def test_not_all_is_left_out_however_much_shall_be():
+    rows, target = sample(200, 1)
+    assert np.isfinite(fitted(rows, target, epochs=1, seed=3, dropout=0.999).ratio(rows)).all()
+
+
 @pytest.mark.parametrize(("rows", "width", "sums"), [(2000, 24, 24), (2000, 96, 44), (60, 96, 16)])
 def test_layers_are_as_wide_as_asked_and_as_the_rows_bear(rows: int, width: int, sums: int):
     (network,) = fitted(*sample(rows, 1), epochs=1, seed=3, width=width).members
