@@ -46,6 +46,10 @@ HELD_OUT: Final[dict[str, tuple[str, ...]]] = {
         "segformer",
         "unispeech",
         "data2vec_audio",
+        # A segmenter, a straightener of pages, a reader of bytes.
+        "mask2former",
+        "uvdoc",
+        "blt_patcher",
     ),
     # By timm's modules and by the models in them, which differ for some.
     "timm": (
@@ -74,6 +78,23 @@ HELD_OUT: Final[dict[str, tuple[str, ...]]] = {
         "graph_messages",
         "pixel_shuffle",
         "timestep_embedding",
+        # The fourth of each module of programs from ``resized`` on.
+        "resized_positions",
+        "calendar",
+        "differences",
+        "lattice_boltzmann",
+        "quantiles",
+        "frequencies",
+        "running_moments",
+        "split_attention",
+        "state_space",
+        "total_correlation",
+        "cell_fluxes",
+        "byte_cache",
+        "spatial_gating",
+        "kept_codes",
+        "polynomial_basis",
+        "low_rank",
         *(f"composed_{number:03d}" for number in range(5, 1600, 6)),
     ),
 }

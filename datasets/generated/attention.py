@@ -90,3 +90,7 @@ def rope(draw: Draw) -> Program:
 
     angles = draw.tensor((length, width), dtype=torch.float32, grad=False)
     return Program(run, (draw.tensor(shape), draw.tensor(shape), angles), draw.training)
+
+
+#: Every family here.
+FAMILIES = (softmax, attention, rope)

@@ -124,3 +124,7 @@ def slices(draw: Draw) -> Program:
 
     args = (draw.tensor(shape, grad=False), draw.tensor(shape, grad=False), draw.mask(shape, 0.2))
     return Program(run, args)
+
+
+#: Every family here.
+FAMILIES = (key_cache, decode_step, ring, slices)

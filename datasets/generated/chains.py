@@ -140,3 +140,7 @@ def in_place(draw: Draw) -> Program:
         draw.mask((rows, width), 0.3),
     )
     return Program(run, args)
+
+
+#: Every family here.
+FAMILIES = (pointwise_chain, many_users, dropout, in_place)

@@ -130,3 +130,7 @@ def noised(draw: Draw) -> Program:
         draw.tensor((batch,), dtype=torch.float32, grad=False).sigmoid(),
     )
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (timestep_embedding, sampler_step, modulated, noised)

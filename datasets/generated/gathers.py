@@ -129,3 +129,7 @@ def routing(draw: Draw) -> Program:
 
     args = (draw.tensor((tokens, width)), draw.tensor((tokens, experts)))
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (gather_table, along_rows, pages, sampled_image, routing)

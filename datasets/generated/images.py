@@ -163,3 +163,7 @@ def convolved(draw: Draw) -> Program:
     module = draw.module(lambda: _Convolved(channels, kind, act))
     x = _laid_out(draw, draw.tensor((max(2, batch), channels, height, width)))
     return Program(module, (x,), draw.training)
+
+
+#: Every family here.
+FAMILIES = (pooling, upsample, pixel_shuffle, padding, colours, convolved)

@@ -84,3 +84,7 @@ def gather_rows(draw: Draw) -> Program:
 
     args = (draw.tensor((rows, width)), draw.indices((rows, picks), width), draw.tensor((width,)))
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (embedding, index_add, gather_rows)

@@ -107,3 +107,7 @@ def recurrent_cell(draw: Draw) -> Program:
         draw.tensor((batch, width)),
     )
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (concatenation, splits, stacked, recurrent_cell)

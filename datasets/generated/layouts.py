@@ -126,3 +126,7 @@ def patches(draw: Draw) -> Program:
         draw.tensor((patch * patch * channels,)),
     )
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (broadcast, reduction, transpose, patches)

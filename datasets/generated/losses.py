@@ -125,3 +125,7 @@ def smooth_l1(draw: Draw) -> Program:
     keep = draw.mask((rows,), 0.7).to(draw.dtype)
     args = (draw.tensor((rows, 4)), draw.tensor((rows, 4), grad=False), keep)
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (cross_entropy, vocabulary, bce, kl_divergence, smooth_l1)

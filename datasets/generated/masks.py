@@ -122,3 +122,7 @@ def thresholds(draw: Draw) -> Program:
 
     args = (draw.tensor(shape), draw.tensor(shape[-1:], grad=False), draw.tensor((1,), grad=False))
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (attention_mask, triangle, masked_means, thresholds)

@@ -203,3 +203,7 @@ def together(draw: Draw) -> Program:
         return [p.module(*args) for p, args in zip(programs, given, strict=True)]
 
     return Program(run, tuple(p.args for p in programs), training=any(p.training for p in programs))
+
+
+#: Every family here.
+FAMILIES = (stages, together)

@@ -123,3 +123,7 @@ def composed(draw: Draw) -> Program:
     plan = tuple((draw.choice(kinds), draw.choice(ACTIVATIONS)) for _ in range(draw.between(3, 9)))
     module = draw.module(lambda: _Composed(width, plan))
     return Program(module, (draw.tensor((rows, width)),), draw.training)
+
+
+#: Every family here.
+FAMILIES = (gated, gated_mlp, composed)

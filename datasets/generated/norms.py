@@ -106,3 +106,7 @@ def group_norm(draw: Draw) -> Program:
         draw.tensor(per_channel),
     )
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (layer_norm, rms_norm, batch_norm, group_norm)

@@ -158,3 +158,7 @@ def factored(draw: Draw) -> Program:
         [draw.tensor(s, grad=False, positive=True) for s in shapes],
     )
     return Program(run, args)
+
+
+#: Every family here.
+FAMILIES = (adam, sgd, many_small, factored)

@@ -133,3 +133,7 @@ def accumulated(draw: Draw) -> Program:
         draw.tensor((width,), grad=False),
     )
     return Program(run, args)
+
+
+#: Every family here.
+FAMILIES = (quantise, dequantise, fake_quantise, eight_bit_floats, integer_residual, accumulated)

@@ -106,3 +106,7 @@ def ranking(draw: Draw) -> Program:
     shape = (side, width) if kind == "triplet" else (side,)
     args = (draw.tensor(shape), draw.tensor(shape), draw.indices((side,), 5))
     return Program(run, args, draw.training)
+
+
+#: Every family here.
+FAMILIES = (embedding_bags, interaction, hashing, ranking)

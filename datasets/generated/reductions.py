@@ -207,3 +207,7 @@ def chosen(draw: Draw) -> Program:
         return h * (places < few), places
 
     return Program(run, (draw.tensor((rows, width)), draw.tensor((width,))), draw.training)
+
+
+#: Every family here.
+FAMILIES = (long_rows, distributions, columns, full_reduction, middle_axes, scan, chosen)

@@ -143,3 +143,7 @@ def graph_messages(draw: Draw) -> Program:
         draw.indices((edges,), nodes),
     )
     return Program(run, args, trained)
+
+
+#: Every family here.
+FAMILIES = (scatter_rows, scatter_elements, table_gradient, histogram, graph_messages)

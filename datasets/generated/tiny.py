@@ -101,3 +101,7 @@ def small_tensors(draw: Draw) -> Program:
         return h.sum() if final == "sum" else h
 
     return Program(run, (draw.tensor(shape), draw.tensor((width,))), draw.training)
+
+
+#: Every family here.
+FAMILIES = (scalars, channel_parameters, counters, small_tensors)

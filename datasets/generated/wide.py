@@ -108,3 +108,7 @@ def _of(draw: Draw, numel: int, rank: int) -> tuple[int, ...]:
         return (rows, width)
     batch = min(rows, draw.choice((1, 2, 4, 8)))
     return (batch, max(1, rows // batch), width)
+
+
+#: Every family here.
+FAMILIES = (many_inputs, many_outputs, branches, side_by_side)
