@@ -20,6 +20,11 @@ UNTRAINED = {
     *("quantise", "dequantise", "eight_bit_floats", "integer_residual", "accumulated"),
     *("in_place", "key_cache", "decode_step", "ring", "slices", "pages"),
     *("counters", "histogram", "colours", "sampler_step"),
+    *("framed", "decibels", "diffusion_step", "time_step", "lattice_boltzmann"),
+    *("staggered", "forces", "running_moments", "clipped_gradients", "sampling_logits"),
+    *("class_centres", "particles_on_grid", "cell_fluxes", "reactions", "depth_fusion"),
+    *("reordered_beams", "draft_acceptance", "byte_cache", "tones", "mixed_batches"),
+    *("calibrated", "hits", "kept_codes", "compressed", "filtered", "level_set"),
 }
 
 Run = Callable[[GraphSample], list[torch.Tensor]]
@@ -29,12 +34,13 @@ Tensors = Callable[[object], list[torch.Tensor]]
 
 @pytest.mark.parametrize("family", KINDS)
 def test_families_run_forward_and_backward(family: str, drawn: Drawn, run: Run) -> None:
-    trained = set()
-    for sample in drawn(GeneratedCorpus(scale=SMALL, families=[family]), 12, 9):
+    samples = drawn(GeneratedCorpus(scale=SMALL, families=[family]), 12, 40)
+    trained = [sample for sample in samples if sample.training]
+    # Some are trained seldom.
+    for sample in [*samples[:4], *trained[:1]]:
         assert sample.family == f"generated/{family}" and sample.licence
         run(sample)
-        trained.add(sample.training)
-    assert (True in trained) == (family not in UNTRAINED)
+    assert bool(trained) == (family not in UNTRAINED)
 
 
 def test_equal_names_give_equal_programs_and_leave_the_global_state(
@@ -47,8 +53,10 @@ def test_equal_names_give_equal_programs_and_leave_the_global_state(
         assert first.name == second.name == name and first.training == second.training
         given = tensors(first.args), tensors(second.args)
         assert all(torch.equal(a, b) for a, b in zip(*given, strict=True))
+    for name in names[::5]:
         found = []
-        for sample in (first, second):
+        for _ in range(2):
+            (sample,) = GeneratedCorpus(scale=SMALL).build(name)
             with torch.random.fork_rng():
                 torch.manual_seed(0)
                 found.append(run(sample))
