@@ -38,6 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
         if not Path("/dev/nvidiactl").exists():
             # Every process that compiles starts another with torch in it, for Triton's kernels.
             os.environ["TORCH_WARM_POOL"] = "0"
+        # Threads of OpenMP that spin hold the core that the one they wait for would have: with two
+        # processes on two cores, what takes ten milliseconds takes a hundred.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ["FUSEWISE_HOME"] = str(home / "store")
     os.environ["FUSEWISE_CACHE"] = str(home / "cache")
 
