@@ -13,6 +13,12 @@ from fusewise.compiler.measuring import pace
 from fusewise.compiler.measuring.pace import SLOW, Moment, Pace, at_usual_pace
 
 
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A best that is a few percent off will do: what is held against it differs by far more."""
+    monkeypatch.setattr(pace, "_LEARNING_S", 0.1)
+
+
 def kept(folder: Path) -> Path:
     """The one file there."""
     (path,) = folder.iterdir()
