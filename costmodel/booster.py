@@ -94,9 +94,12 @@ class Booster:
             raise BoosterError(self._library.LGBM_GetLastError().decode(errors="replace"))
 
 
-def text_of(booster: lightgbm.Booster) -> str:
-    """The text of what LightGBM's package trained, without what nobody asks a kept model for."""
-    return _OF_GROWTH.sub("", str(booster.model_to_string()))
+def text_of(booster: lightgbm.Booster, trees: int | None = None) -> str:
+    """The text of what LightGBM's package trained, without what nobody asks a kept model for.
+
+    Of its first ``trees``, or of all.
+    """
+    return _OF_GROWTH.sub("", str(booster.model_to_string(num_iteration=trees)))
 
 
 @cache

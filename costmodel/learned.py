@@ -43,6 +43,9 @@ MIN_ROWS: Final = 50
 _ROWS_FOR_PROCESSES: Final = 100_000
 #: Parts of the log ratio that the networks may have.
 _SHARES: Final = tuple(step / 20 for step in range(21))
+#: Where that is so large a part, the first of so many trees do beside them: the others take as long
+#: to ask as a network, and nobody notices what they say.
+_MOSTLY, _FEWER = 0.9, 6
 #: Parameters that suit kernels of a CPU better than the estimator's own, which suit a GPU's: there
 #: are fewer of them, of several devices, and their times are noisier.
 _OF_CPUS: Final[Mapping[str, Any]] = {
@@ -101,7 +104,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         reg_lambda: float = 1.0,
         objective: str = "relative",
         extra_trees: bool = True,
-        networks: int = 8,
+        networks: int = 6,
         width: int = 96,
         dropout: float = 0.0,
         epochs: int = 30,
@@ -178,16 +181,19 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         (booster, networks), *parts_of = self._learn(
             matrix, target, [everything, *(fitted for fitted, _ in folds)]
         )
-        # Each row as trees and networks see it that saw nothing of its group.
-        ratio, guess = np.zeros(len(y)), np.zeros(len(y))
-        for (trees, others), (_, held) in zip(parts_of, folds, strict=True):
-            ratio[held] = np.asarray(trees.predict(matrix[held], num_threads=1))
-            if others is not None:
-                guess[held] = others.ratio(matrix[held])
         rows = np.sort(np.concatenate([held for _, held in folds]))
+        count = self.n_estimators
+        ratio = _by_trees(parts_of, folds, matrix, count)
         if networks is not None:
+            guess = np.zeros(len(y))
+            for (_, others), (_, held) in zip(parts_of, folds, strict=True):
+                if others is not None:
+                    guess[held] = others.ratio(matrix[held])
             share = _best_share(ratio[rows], guess[rows], target[rows])
             networks = msgspec.structs.replace(networks, share=share)
+            if share >= _MOSTLY:
+                count = -(-count // _FEWER)
+                ratio = _by_trees(parts_of, folds, matrix, count)
             ratio = networks.beside(ratio, guess)
         error = target - ratio
         expected = np.empty(len(y))
@@ -211,7 +217,7 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             x, log_base, labels, folds, margin=self.margin, false_alarms=self.false_alarms
         )
         self.model_ = TrainedModel(
-            text_of(booster),
+            text_of(booster, count),
             text_of(difficulty),
             settled_record(calibration),
             settled_record(familiar),
@@ -325,6 +331,20 @@ class LearnedCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         names = [*(name for name, _ in DESIGN), "ratio"]
         data = lightgbm.Dataset(matrix, label=error, feature_name=names, free_raw_data=True)
         return lightgbm.train(parameters, data, num_boost_round=_DIFFICULTY_TREES)
+
+
+def _by_trees(
+    fitted: Sequence[tuple[lightgbm.Booster, Networks | None]],
+    folds: Sequence[tuple[Rows, Rows]],
+    matrix: FloatArray,
+    count: int,
+) -> FloatArray:
+    """Log ratios [n], each by the first ``count`` trees that saw nothing of the row's group."""
+    ratio = np.zeros(len(matrix))
+    for (trees, _), (_, held) in zip(fitted, folds, strict=True):
+        found = trees.predict(matrix[held], num_iteration=count, num_threads=1)
+        ratio[held] = np.asarray(found)
+    return ratio
 
 
 def _best_share(trees: FloatArray, networks: FloatArray, target: FloatArray) -> float:

@@ -177,6 +177,18 @@ def test_of_times_that_differ_the_one_is_foretold_that_errs_least_in_percent(ker
     assert error("regression") > error("relative") + 0.1
 
 
+def test_few_trees_are_kept_where_networks_have_the_say(kernels: MakeKernels):
+    train = kernels(300, 1)
+    # Trees that learn next to nothing, and networks that do.
+    slow = LearnedCostModel(n_estimators=13, learning_rate=1e-4, networks=2, width=16)
+    quick = LearnedCostModel(n_estimators=13, networks=2, width=16, epochs=1)
+    kept = {}
+    for estimator in (slow, quick):
+        model = estimator.fit(train.features, train.us).model_
+        kept[model.networks.share >= 0.9] = model.trees.count("Tree=")
+    assert kept == {True: 3, False: 13}
+
+
 def test_kernels_that_no_feature_tells_apart(kernels: MakeKernels):
     features = np.repeat(kernels(1, 22).features, 60, axis=0)
     model = LearnedCostModel().fit(features, np.full(60, 20.0))
