@@ -6,13 +6,14 @@ actor is a class like any other.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from fusewise.compiler.collecting.work import Batch, Item, Settings, Usage
 from fusewise.costmodel.device import device_key, device_profile
 from fusewise.schedule.errors import FusewiseError
 
+#: What folders of stations begin with, and the file in each that is locked while one has it.
+_FOLDER, _HELD = "fusewise-station-", "held"
 _OPENMP = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -50,14 +53,14 @@ class StationActor:
         # A cluster sets one thread for tasks that ask for no cores.
         for name in _OPENMP:
             os.environ.pop(name, None)
-        self._home = Path(tempfile.mkdtemp(prefix="fusewise-station-"))
+        self._open = ExitStack()
+        self._home = _own_folder(self._open)
         if settings.device == "cpu" and not settings.threads:
             settings = msgspec.structs.replace(settings, threads=_threads())
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._settings = msgspec.structs.replace(settings, home=str(self._home))
         self._exclusive = exclusive
-        self._open = ExitStack()
         self._station: Station | None = None
 
     def named(self) -> tuple[str, str]:
@@ -117,6 +120,22 @@ class StationActor:
 
     def _profile_path(self) -> Path:
         return self._home / "devices" / f"{self._key()}.json"
+
+
+def _own_folder(held: ExitStack) -> Path:
+    """A folder of this process, while ``held`` is; those that killed ones left are removed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        # In use, another user's, or being removed by others.
+        with suppress(OSError), (left / _HELD).open("rb") as found:
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    home = Path(tempfile.mkdtemp(prefix=_FOLDER))
+    # Under another name until it is locked, or others would take it for one that was left.
+    unlocked = home / f"{_HELD}-soon"
+    mark = held.enter_context(unlocked.open("wb"))
+    fcntl.flock(mark, fcntl.LOCK_EX)
+    unlocked.rename(home / _HELD)
+    return home
 
 
 def _threads() -> int:
