@@ -289,7 +289,8 @@ class Networks(msgspec.Struct, frozen=True):
 
     def ratio(self, matrix: FloatArray) -> FloatArray:
         """Mean of the members' log ratios, shape [n], of rows [n, D]."""
-        inputs = self.scaling.inputs(matrix)
+        # Whole numbers this small are so in 32 bits, too: once for all members.
+        inputs = self.scaling.inputs(matrix).astype(np.float32)
         found = [one.predict(inputs, parts_of(matrix, one.parts)) for one in self.members]
         return np.asarray(np.mean(found, axis=0))
 
