@@ -196,7 +196,7 @@ class Network(msgspec.Struct, frozen=True, dict=True):
         """How many parts it has factors of."""
         return len(self.layers[-1].offsets) - 1
 
-    def predict(self, inputs: FloatArray, parts: FloatArray) -> FloatArray:
+    def predict(self, inputs: npt.NDArray[Any], parts: FloatArray) -> FloatArray:
         """Log ratios, shape [n].
 
         Args:
