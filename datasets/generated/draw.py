@@ -121,6 +121,18 @@ class Draw:
         )
         return values.requires_grad_(self.training if grad is None else grad)
 
+    def image(
+        self, shape: Sequence[int], *, grad: bool | None = None, turned: bool | None = None
+    ) -> Tensor:
+        """A :meth:`tensor` [N, C, H, W]; NHWC in memory where ``turned``, by default by chance."""
+        x = self.tensor(shape, grad=grad)
+        if turned is None:
+            turned = not self.chance(0.5)
+        if not turned:
+            return x
+        moved = x.detach().contiguous(memory_format=torch.channels_last)
+        return moved.requires_grad_(x.requires_grad)
+
     def indices(self, shape: Sequence[int], bound: int) -> Tensor:
         """Integers below ``bound``, int64."""
         return self._repeated(

@@ -18,14 +18,6 @@ def _image(draw: Draw, *, multiple: int = 1) -> tuple[int, int, int, int]:
     return max(1, draw.numel // (channels * side * other)), channels, side, other
 
 
-def _laid_out(draw: Draw, x: Tensor) -> Tensor:
-    """NCHW, or NHWC in memory."""
-    if draw.chance(0.5):
-        return x
-    moved = x.detach().contiguous(memory_format=torch.channels_last)
-    return moved.requires_grad_(x.requires_grad)
-
-
 def pooling(draw: Draw) -> Program:
     """Largest, mean and global pooling, behind an activation or in front of a gate."""
     shape = _image(draw)
@@ -44,7 +36,7 @@ def pooling(draw: Draw) -> Program:
         pooled = h.mean((2, 3), keepdim=True)
         return h * torch.sigmoid(pooled) if kind == "squeeze" else pooled.flatten(1)
 
-    args = (_laid_out(draw, draw.tensor(shape)), draw.tensor(shape[1:2]))
+    args = (draw.image(shape), draw.tensor(shape[1:2]))
     return Program(run, args, draw.training)
 
 
@@ -66,8 +58,8 @@ def upsample(draw: Draw) -> Program:
         return functional.relu(torch.cat((h, skip), 1))
 
     args = (
-        _laid_out(draw, draw.tensor((batch, channels, height, width))),
-        _laid_out(draw, draw.tensor((batch, channels, height * factor, width * factor))),
+        draw.image((batch, channels, height, width)),
+        draw.image((batch, channels, height * factor, width * factor)),
     )
     return Program(run, args, draw.training)
 
@@ -108,7 +100,7 @@ def padding(draw: Draw) -> Program:
             h = h[..., 2:] + h[..., :-2] - 2 * h[..., 1:-1]
         return h[:, :, pad:-pad] * 0.5 if cut else h
 
-    args = (_laid_out(draw, draw.tensor(shape)), draw.tensor(shape[1:2]))
+    args = (draw.image(shape), draw.tensor(shape[1:2]))
     return Program(run, args, draw.training)
 
 
@@ -161,7 +153,7 @@ def convolved(draw: Draw) -> Program:
     kind = draw.choice(("depthwise", "pointwise", "full"))
     act = draw.choice(("relu", "silu", "gelu", "hardswish", "mish"))
     module = draw.module(lambda: _Convolved(channels, kind, act))
-    x = _laid_out(draw, draw.tensor((max(2, batch), channels, height, width)))
+    x = draw.image((max(2, batch), channels, height, width))
     return Program(module, (x,), draw.training)
 
 

@@ -73,13 +73,9 @@ def batch_norm(draw: Draw) -> Program:
     act = draw.choice((functional.relu, functional.hardswish, functional.silu, functional.relu6))
     residual = draw.chance(0.5)
     module = draw.module(lambda: _BatchNorm(nn.BatchNorm2d(channels), act, residual))
-    args = [draw.tensor(shape), draw.tensor(shape)]
-    if draw.chance(0.3):
-        args = [
-            a.detach().to(memory_format=torch.channels_last).requires_grad_(draw.training)
-            for a in args
-        ]
-    return Program(module, tuple(args), draw.training)
+    turned = draw.chance(0.3)
+    args = tuple(draw.image(shape, turned=turned) for _ in range(2))
+    return Program(module, args, draw.training)
 
 
 def group_norm(draw: Draw) -> Program:

@@ -20,15 +20,6 @@ def _maps(draw: Draw, shrunk: int = 1) -> tuple[int, int, int, int]:
     return max(1, numel // (channels * height * width)), channels, height, width
 
 
-def _image(draw: Draw, *shape: int, grad: bool | None = None) -> Tensor:
-    """NCHW, or NHWC in memory."""
-    x = draw.tensor(shape, grad=grad)
-    if draw.chance(0.5):
-        return x
-    moved = x.detach().contiguous(memory_format=torch.channels_last)
-    return moved.requires_grad_(x.requires_grad)
-
-
 def resizing(draw: Draw) -> Program:
     """Images resized in any mode to any size, then normalised, stored as bytes or added."""
     batch, channels, *sides = _maps(draw)
@@ -47,8 +38,8 @@ def resizing(draw: Draw) -> Program:
         return h if trained else h.round().to(torch.uint8)
 
     mean, std = (draw.tensor((channels, 1, 1), grad=False, positive=True) for _ in range(2))
-    other = _image(draw, batch, channels, *sizes, grad=draw.training and after == "add")
-    args = (_image(draw, batch, channels, *sides), other, mean, std)
+    other = draw.image((batch, channels, *sizes), grad=draw.training and after == "add")
+    args = (draw.image((batch, channels, *sides)), other, mean, std)
     return Program(run, args, draw.training)
 
 
@@ -71,7 +62,7 @@ def pyramid(draw: Draw) -> Program:
         return found
 
     weight = draw.tensor((len(sizes), 2), positive=True, grad=draw.training and kind == "weigh")
-    levels = (_image(draw, batch, channels, *each) for each in sizes)
+    levels = (draw.image((batch, channels, *each)) for each in sizes)
     return Program(run, (weight, *levels), draw.training)
 
 
@@ -93,7 +84,7 @@ def pyramid_pooling(draw: Draw) -> Program:
         return torch.cat(parts, 1) if joined else x * torch.sigmoid(torch.stack(parts).sum(0))
 
     gains = (draw.tensor((channels, 1, 1), grad=draw.training and not windows) for _ in range(2))
-    return Program(run, (_image(draw, batch, channels, *size), *gains), draw.training)
+    return Program(run, (draw.image((batch, channels, *size)), *gains), draw.training)
 
 
 def resized_positions(draw: Draw) -> Program:
@@ -158,7 +149,7 @@ def unpooled(draw: Draw) -> Program:
         return torch.zeros_like(x).flatten(2).scatter(2, at.flatten(2), h).view_as(x)
 
     other = draw.tensor((batch, channels, height // 2, width // 2))
-    return Program(run, (_image(draw, batch, channels, height, width), other), draw.training)
+    return Program(run, (draw.image((batch, channels, height, width)), other), draw.training)
 
 
 def dense_scores(draw: Draw) -> Program:

@@ -17,12 +17,6 @@ def _image(draw: Draw, channels: int) -> tuple[int, int, int, int]:
     return max(2, draw.numel // (channels * high * wide)), channels, high, wide
 
 
-def _laid_out(draw: Draw, x: Tensor) -> Tensor:
-    """NCHW, or NHWC in memory."""
-    form = torch.channels_last if draw.chance(0.4) else torch.contiguous_format
-    return x.detach().contiguous(memory_format=form).requires_grad_(x.requires_grad)
-
-
 def stylised(draw: Draw) -> Program:
     """Instance statistics replaced by a style's vector, by another image's or a mixture: AdaIN."""
     shape = _image(draw, draw.choice((3, 16, 24, 32, 64, 128)))
@@ -47,7 +41,7 @@ def stylised(draw: Draw) -> Program:
     sizes = (shape[0], 2 * shape[1]) if kind == "vector" else shape
     given = draw.tensor(sizes, grad=draw.training and kind != "mixed")
     share = torch.sigmoid(draw.tensor((shape[0], 1, 1, 1), grad=False)).float()
-    args = (_laid_out(draw, draw.tensor(shape)), given, share)
+    args = (draw.image(shape, turned=draw.chance(0.4)), given, share)
     order = torch.randperm(shape[0], generator=draw.generator)
     return Program(run, (*args, order), draw.training)
 
@@ -70,7 +64,7 @@ def synthesis(draw: Draw) -> Program:
         h = functional.leaky_relu(h + noise * bias[0] + bias[:, None, None], 0.2)
         return (h * 2**0.5).clamp(-256, 256)
 
-    x = _laid_out(draw, draw.tensor((batch, channels, high, wide)))
+    x = draw.image((batch, channels, high, wide), turned=draw.chance(0.4))
     weight, style = draw.tensor((channels, channels, size, size)), draw.tensor((batch, channels))
     noise = draw.tensor((batch, 1, high, wide), grad=False)
     return Program(run, (x, weight, style, noise, draw.tensor((channels,))), draw.training)
@@ -95,7 +89,9 @@ def rooted(draw: Draw) -> Program:
             pooled = pooled.sign() * torch.sqrt(pooled.abs() + 1e-5)
         return functional.normalize(pooled, dim=1).to(x.dtype)
 
-    return Program(run, (_laid_out(draw, draw.tensor(shape)), draw.tensor((1,))), draw.training)
+    return Program(
+        run, (draw.image(shape, turned=draw.chance(0.4)), draw.tensor((1,))), draw.training
+    )
 
 
 def spatial_gating(draw: Draw) -> Program:
@@ -181,7 +177,7 @@ def mixed_batches(draw: Draw) -> Program:
 
     order = torch.randperm(batch, generator=draw.generator)
     share = torch.sigmoid(draw.tensor((batch if each else 1,), dtype=torch.float32, grad=False))
-    x = _laid_out(draw, draw.tensor((batch, channels, high, wide), grad=False))
+    x = draw.image((batch, channels, high, wide), grad=False, turned=draw.chance(0.4))
     args = (x, draw.indices((batch,), classes), order, share.expand(batch))
     return Program(run, (*args, draw.indices((batch, 2), 512)))
 

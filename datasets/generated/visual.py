@@ -74,7 +74,7 @@ def attention_gates(draw: Draw) -> Program:
     batch, height, width, channels = _grid(draw)
     kind = draw.choice(("neighbours", "both", "coordinate", "spatial"))
     gate = draw.choice((functional.sigmoid, functional.hardsigmoid))
-    form = torch.channels_last if draw.chance(0.5) else torch.contiguous_format
+    turned = draw.chance(0.5)
 
     def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         h = torch.relu(x + bias[:, None, None])
@@ -91,9 +91,8 @@ def attention_gates(draw: Draw) -> Program:
         top, mean = h.max(1, keepdim=True).values, h.mean(1, keepdim=True)
         return h * gate(weight[2] * top + weight[3] * mean)
 
-    x = draw.tensor((batch, channels, height, width), grad=False).contiguous(memory_format=form)
-    args = (x.requires_grad_(draw.training), draw.tensor((4,)), draw.tensor((channels,)))
-    return Program(run, args, draw.training)
+    x = draw.image((batch, channels, height, width), turned=turned)
+    return Program(run, (x, draw.tensor((4,)), draw.tensor((channels,))), draw.training)
 
 
 def split_attention(draw: Draw) -> Program:
