@@ -8,9 +8,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # More arguments for pytest, for example: ARGS="-k store"
 ARGS ?=
-# Processes that run tests: one more than two cores, since some wait for processes of their own.
-# What times waits for its turn.
-JOBS ?= 3
+# Processes that run tests. Compiling fills a core each; what times waits for its turn.
+JOBS ?= 2
 # NOVENV=1 takes PYTHON as it is, for machines that come with their own torch.
 NOVENV ?=
 
