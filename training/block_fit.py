@@ -18,7 +18,7 @@ from fusewise.training.timed_blocks import BlockRows, TimedKernel, block_rows
 
 #: Fewest kernels that trees of any use can be grown on.
 MIN_KERNELS: Final = 30
-#: What did best on families left out (docs/cost-model.md).
+#: What did best on families left out (docs/training.md).
 PARAMETERS: Final[dict[str, Any]] = {
     "objective": "regression",
     "num_leaves": 47,
