@@ -59,6 +59,8 @@ class Move(NamedTuple):
     windings: tuple[Winding, ...]
     #: Elements from one turn of each of the node's loops to the next; empty where unknown.
     steps: tuple[int, ...]
+    #: Part of the turns in which a mask by positions lets it be.
+    held: float
 
     def along(self, loop: int) -> Winding:
         """How its index winds along a loop; -1 is the innermost."""
@@ -117,6 +119,7 @@ class Accesses:
             access.buffer in self._unforeseen,
             windings_of(access, loops.loops),
             loops.steps.get((access.buffer, access.index), ()),
+            access.held,
         )
 
     def _spread(self, access: Access, loops: NodeLoops) -> list[Cost]:

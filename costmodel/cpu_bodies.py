@@ -7,14 +7,21 @@ Told from what a node reads and how that moves along its loops. Loads and stores
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_costs import body_cost, rootless
+from fusewise.costmodel.cpu_hoisting import parted
 from fusewise.costmodel.cpu_loops import COMPARISONS, Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, Cost
 from fusewise.costmodel.placing import placed
-from fusewise.costmodel.written_once import Counts, operations_of, taken, taken_part
+from fusewise.costmodel.written_once import (
+    Counts,
+    operations_of,
+    taken,
+    taken_part,
+)
 from fusewise.schedule.problem import Access, Node, Problem
 
 _INTEGERS: Final = frozenset(
@@ -31,6 +38,8 @@ _ON_EIGHT_BYTES: Final = frozenset(
 )
 #: Elements beyond which a sum of fp32 goes by ``CascadeSumHelper``.
 _LONG_SUM: Final = 4096
+#: Elements that the vector costs of tables are of.
+_COUNTED_LANES: Final = 16
 
 
 class Body(NamedTuple):
@@ -49,10 +58,17 @@ class Body(NamedTuple):
     operations: Counts
     #: Of a Welford reduction: whether each of its steps waits for the one before.
     chained: bool
+    #: Its cost, and what is done once a row, by the loops that are vectorised, where its node says
+    #: along which loops it computes what.
+    told: Callable[[tuple[int, ...]], tuple[Cost, float]] | None = None
 
-    def of(self, nest: Nest) -> Cost:
-        """What it costs in ``nest``."""
-        return self.in_tiles if len(nest.tiled) > 1 else self.cost
+    def of(self, nest: Nest, node: NodeLoops) -> tuple[Cost, float]:
+        """What it costs in a turn of ``nest``, and nanoseconds of what is done once a row of it."""
+        if self.told is None:
+            return self.in_tiles if len(nest.tiled) > 1 else self.cost, self.once
+        if nest.loops == node.loops:
+            return self.told(nest.tiled)
+        return self.told((len(node.loops) - 1,) if nest.tiled and node.loops else ())
 
 
 def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
@@ -64,7 +80,9 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
         problem: tells what its results are.
         table: the name of the one that counts.
     """
-    operations, part = _operations(node, problem), taken_part(node)
+    if node.computed:
+        return _told(node, loops, problem, table)
+    operations, part = _operations(node, problem, operations_of(node)), taken_part(node)
     if part < 1.0:
         operations = taken(operations, dict(node.ops)["masked"], part)
     operations, once = placed(operations, node, loops, problem)
@@ -81,14 +99,42 @@ def body_of(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
     )
 
 
-def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
-    """What a node computes, with what its body does not name: indices computed from what was looked
-    up, which are worked out element by element, positions that are compared, what is done with
-    elements of eight bytes, and numbers that are chosen by comparing values, as those of a
-    maximum's place are.
+def _told(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
+    """The same where the node says what it computes along which of its loops."""
+    step, count = _step_of(node, problem), len(loops.loops)
+
+    @cache
+    def told(tiled: tuple[int, ...]) -> tuple[Cost, float]:
+        turn, row, rows = (
+            _operations(node, problem, counts) for counts in parted(node.computed, tiled, count)
+        )
+        # Of what vectors lie along a row of one element has its part.
+        once = body_cost(row, None, table=table).scalar
+        once += body_cost(rows, None, table=table).vector / _COUNTED_LANES
+        return body_cost(turn, step, table=table), once
+
+    innermost = (count - 1,) if count else ()
+    cost, once = told(innermost)
+    return Body(
+        cost=cost,
+        in_tiles=cost,
+        rests=False,
+        taken=1.0,
+        once=once,
+        operations=_operations(node, problem, parted(node.computed, innermost, count).turn),
+        chained=node.reduction_type.startswith("welford"),
+        told=told,
+    )
+
+
+def _operations(node: Node, problem: Problem, named: Counts) -> Counts:
+    """What a node computes by ``named`` operations, with what its body does not name.
+
+    That is indices computed from what was looked up, which are worked out element by element,
+    positions that are compared, what is done with elements of eight bytes, and numbers that are
+    chosen by comparing values, as those of a maximum's place are.
     """
-    named = operations_of(node)
-    counts = dict(node.ops)
+    counts = dict(named) if node.computed else dict(node.ops)
     positions = counts.get("index_expr", 0)
     dtypes, written = _dtypes(node.reads, problem), _dtypes(node.writes, problem)
     numbers = sum(dtype in _INTEGERS for dtype in dtypes)
@@ -103,12 +149,12 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
     compared = sum(counts.get(name, 0) for name in COMPARISONS)
     if positions and compared:
         found.append(("position", float(min(positions, compared))))
-        if "check_bounds" in counts and "masked" not in counts and not looks_up:
-            found += _checked(node)
+    if "check_bounds" in counts and not looks_up and _by_positions(node):
+        found += _checked(node)
     wide = sum(dtype in _EIGHT_BYTES for dtype in dtypes)
     made = not numbers and not _INTEGERS.isdisjoint(written)
     if wide or (made and not dtypes):
-        done = sum(count for name, count in node.ops if name in _ON_EIGHT_BYTES)
+        done = sum(count for name, count in counts.items() if name in _ON_EIGHT_BYTES)
         found.append(("eight_bytes", done * wide / len(dtypes) if dtypes else float(done)))
     if made and dtypes:
         # Of what is chosen half are the values that the numbers are told by.
@@ -119,6 +165,12 @@ def _operations(node: Node, problem: Problem) -> tuple[tuple[str, float], ...]:
         widened = counts.get("load", 0) if narrow else 0
         found.append(("flag", float(counts.get("to_dtype", 0) > widened)))
     return named + tuple(found)
+
+
+def _by_positions(node: Node) -> bool:
+    """Whether a body, but for masked ones, compares positions."""
+    names = {name for name, _ in node.ops}
+    return "index_expr" in names and "masked" not in names and not names.isdisjoint(COMPARISONS)
 
 
 def _checked(node: Node) -> list[tuple[str, float]]:

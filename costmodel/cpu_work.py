@@ -107,9 +107,9 @@ class Work:
         under: dict[int, list[int]] = {}
         for part in self.parts(ids, met.levels):
             body, node = self._bodies[part.node], self.loops[part.node]
-            vector, lane, one, end = self._turn(part, under.setdefault(id(part.nest), []))
+            vector, lane, one, end, once = self._turn(part, under.setdefault(id(part.nest), []))
             if node.loops and part.nest.loops == node.loops:
-                row = one + body.once if body.rests else body.once
+                row = one + once if body.rests else once
                 whole += row * node.total / node.loops[-1] / part.nest.workers
                 if body.rests:
                     vector = lane = one = 0.0
@@ -133,7 +133,7 @@ class Work:
                     short += part.vectors * part.nest.partial
                 if part.vectors:
                     more = self._accesses.in_vectors(move, part.nest, node)
-                    come = 1.0 if move.written else body.taken
+                    come = 1.0 if move.written else body.taken * move.held
                     vector += more.cost.vector * come
                     lane += (more.cost.lane + more.unforeseen) * come
                     unforeseen += part.lanes * more.unforeseen * come
@@ -168,19 +168,21 @@ class Work:
             unforeseen,
         )
 
-    def _turn(self, part: Part, before: list[int]) -> tuple[float, float, float, float]:
+    def _turn(self, part: Part, before: list[int]) -> tuple[float, float, float, float, float]:
         """What a node's body costs beside those ``before`` it under its nest, which it is added to.
 
-        A turn of a vector, of an element of one and of one by itself; the end of a row.
+        A turn of a vector, of an element of one and of one by itself; the end of a row; and what is
+        done once a row.
         """
         body = self._bodies[part.node]
-        whole, again = body.of(part.nest), self._once.before(part.node, before)
+        whole, once = body.of(part.nest, self.loops[part.node])
+        again = self._once.before(part.node, before)
         before.append(part.node)
         vector = max(whole.vector - again.vector, 0.0)
         if body.chained and part.vectors and vector:
             vector += self._chain(self.loops[part.node], part.nest)
         lane, one = max(whole.lane - again.lane, 0.0), max(whole.scalar - again.scalar, 0.0)
-        return vector, lane, one, max(whole.end - again.end, 0.0)
+        return vector, lane, one, max(whole.end - again.end, 0.0), once
 
     def _chain(self, node: NodeLoops, nest: Nest) -> float:
         """What a step of Welford's costs more than the table says, which has one vector at a time.

@@ -39,6 +39,8 @@ class Mover(NamedTuple):
         there, and are masked.
         """
         layout = self.layout
+        if layout.held < 1.0:
+            return layout.held
         if layout.looked_up or not all(layout.steps):
             return 1.0
         elements = max(self.bytes / layout.itemsize, 1.0)

@@ -55,7 +55,7 @@ from fusewise.costmodel.partials import (
 )
 from fusewise.costmodel.shared_work import SharedWork
 from fusewise.costmodel.tiles import holds_rows, tile_of
-from fusewise.costmodel.touches import DISTINCT, MET
+from fusewise.costmodel.touches import DISTINCT, MET, wanted
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.problem import Problem
 
@@ -146,7 +146,7 @@ class Featurizer:
         # Whoever must run earlier has fewer ancestors, so this order is topological.
         ancestors = problem.ancestors
         order = sorted(range(len(problem.nodes)), key=lambda i: (ancestors[i].bit_count(), i))
-        nodes = [updates_counted(problem.nodes[i], problem) for i in order]
+        nodes = [wanted(updates_counted(problem.nodes[i], problem)) for i in order]
         self._rank = {node.name: i for i, node in enumerate(nodes)}
         self._order = [node.order for node in nodes]
         self._meeting = Meeting(problem, profile, nodes, self._rank)

@@ -171,6 +171,9 @@ def _layouts(
     """The layouts of a node's accesses; those looked up know along which loops they may move."""
     accesses = {(a.buffer, a.index): a for a in (*node.reads, *node.writes)}
     found = {key: layout_of(a, loops) for key, a in accesses.items()}
+    for key, layout in found.items():
+        if layout is not None and accesses[key].held < 1.0:
+            found[key] = layout._replace(held=accesses[key].held)
     if not any(a.looked_up for a in accesses.values()):
         return found
     steps = {key: layout.steps for key, layout in found.items() if layout is not None}
@@ -179,7 +182,8 @@ def _layouts(
         if layout is None or not layout.anywhere:
             continue
         if sizes.get(key):
-            found[key] = layout_of(accesses[key], loops, sizes[key], sought)
+            followed = layout_of(accesses[key], loops, sizes[key], sought)
+            found[key] = followed and followed._replace(held=layout.held)
         else:
             found[key] = layout._replace(sought=sought)
     return found

@@ -56,6 +56,8 @@ class Layout(NamedTuple):
     reach: int = 0
     #: Whether neighbours lie along a loop whose first turn jumps: Inductor looks at no other.
     hidden: bool = False
+    #: Part of the turns in which a mask by positions lets it be, as in ``Access.held``.
+    held: float = 1.0
 
     @property
     def rests(self) -> bool:

@@ -6,6 +6,7 @@ of ``fusewise.costmodel.features``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -201,6 +202,8 @@ def row_operations(node: Node, resting: int, *, wholly: bool = False) -> FloatAr
         wholly: whether all that it reads does: only positions differ then along a row, which are
             compared and chosen by, as the label of a loss is.
     """
+    if node.computed:
+        return _told_of_rows(node)
     found = [0.0] * len(CLASSES)
     loops = (*node.ranges[0], *node.ranges[1])
     iterations = float(node.numel * node.rnumel)
@@ -221,6 +224,22 @@ def row_operations(node: Node, resting: int, *, wholly: bool = False) -> FloatAr
             left -= taken
         found[which] += taken * operation_weight(name) * again
     return np.array(found)
+
+
+def _told_of_rows(node: Node) -> FloatArray:
+    """The same where the node says along which of its loops it computes what."""
+    outer, inner = ([n for n in extents if n > 1] for extents in node.ranges)
+    turning = len(outer) + len(inner)
+    length = math.prod(inner) if inner else outer[-1] if outer else 1
+    first = len(outer) if inner else turning - 1
+    row = (1 << turning) - (1 << max(first, 0))
+    again = float(node.numel * node.rnumel) * (1.0 - 1.0 / max(length, 1))
+    found = np.zeros(len(CLASSES))
+    for each in node.computed:
+        which = operation_class(each.name)
+        if which >= 0 and not each.along & row:
+            found[which] += each.count * operation_weight(each.name) * again
+    return found
 
 
 def address_operations(node: Node) -> float:

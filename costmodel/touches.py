@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
@@ -104,6 +105,21 @@ class Touch(NamedTuple):
     users: int  # a write: bitset of the nodes that read it
     key: tuple[str, str]
     corners: int  # of a lookup at computed places: of the buffer, at most; else 0
+
+
+def wanted(node: Node) -> Node:
+    """``node`` with each read under a mask touching what the mask lets it."""
+
+    def held(access: Access) -> Access:
+        if access.held == 1.0:
+            return access
+        touched = round(access.touched * access.held)
+        size = min(access.bytes, touched * access.itemsize)
+        return msgspec.structs.replace(access, touched=touched, bytes=size)
+
+    if all(access.held == 1.0 for access in node.reads):
+        return node
+    return msgspec.structs.replace(node, reads=tuple(map(held, node.reads)))
 
 
 def moving_reads(node: Node, problem: Problem) -> list[Access]:

@@ -1,10 +1,10 @@
 """What a loop body computes once though it is written out again and again, or only here and there.
 
 A value that is inlined into several users stands in the body of a node once for each of them; the
-code generators find equal expressions and compute them once. A body is kept as counts alone, so how
-often it repeats itself is told from the leaves of its expressions: loads, of which the places are
-known, and, where a body computes the places that it looks up, positions in its loops. Nothing here
-knows what an operation costs.
+code generators find equal expressions and compute them once. Where a problem does not say what is
+computed it has counts alone, and how often a body repeats itself is told from the leaves of its
+expressions: loads, of which the places are known, and, where a body computes the places that it
+looks up, positions in its loops. Nothing here knows what an operation costs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence, Set
 from functools import lru_cache
 from typing import Final
 
-from fusewise.schedule.problem import Node
+from fusewise.schedule.problem import Computed, Node
 
 #: What tells the pieces of a concatenation apart.
 _CHOOSING = frozenset(("ge", "lt", "and_", "where", "masked", "index_expr"))
@@ -31,15 +31,25 @@ Counts = tuple[tuple[str, float], ...]
 def operations_of(node: Node) -> Counts:
     """The operations of a node's body, repetitions of equal expressions counted as one.
 
-    Each stands as much less often than it is written as leaves do, but once at the least, and of
-    a long chain once for each of its steps.
+    Where the node does not say so, each stands as much less often than it is written as leaves do,
+    but once at the least, and of a long chain once for each of its steps.
     """
+    if node.computed:
+        return _summed(node.computed)
     accesses = (*node.reads, *node.writes)
     loops = 0
     if any(access.looked_up for access in accesses):
         loops = sum(extent > 1 for extent in (*node.ranges[0], *node.ranges[1]))
     places = len({(access.buffer, access.index) for access in node.reads})
     return _operations(node.ops, places, loops)
+
+
+@lru_cache(maxsize=1 << 16)
+def _summed(computed: Sequence[Computed]) -> Counts:
+    counts: dict[str, float] = {}
+    for each in computed:
+        counts[each.name] = counts.get(each.name, 0.0) + each.count
+    return tuple(counts.items())
 
 
 @lru_cache(maxsize=1 << 16)
@@ -83,8 +93,11 @@ def taken_part(node: Node) -> float:
     A body has all of them, each under a mask of its own, and where a whole vector is outside of a
     mask nothing is computed under it. Of masks that are chosen one inside of the other, as those of
     margins are, a place comes to some: the root of their number, which fits kernels. 1 where masks
-    are neither: these have a bound at each end, two at most, and one is chosen among them.
+    are neither: these have a bound at each end, two at most, and one is chosen among them. 1 where
+    a node says what it computes: each operation has its own part then.
     """
+    if node.computed:
+        return 1.0
     counts = dict(node.ops)
     pieces, choices = counts.get("masked", 0), counts.get("where", 0)
     bounds = counts.get("ge", 0) + counts.get("lt", 0)

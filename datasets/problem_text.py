@@ -14,30 +14,33 @@ from typing import Any, Final
 import msgspec
 
 from fusewise.schedule.errors import DatasetError
-from fusewise.schedule.problem import Buffer, Node, Problem
+from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
 #: A distance, or the name of something that the problem does not list.
 _Reference = int | str
 
-#: A folder, drive or site of the machine that something was collected on.
-_FOLDERS: Final = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])+(?=[^\s/\\:'\"]+)")
+#: A folder, drive or site of the machine that something was collected on: what stands behind a
+#: name is part of a path that begins there.
+_FOLDERS: Final = re.compile(
+    r"(?<![\w.@+-])(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])+(?=[^\s/\\:'\"]+)"
+)
 #: Components of a path that are kept: enough to tell a file, too few to tell a machine.
 _KEPT: Final = 2
 #: Fields of a node that only people and their rules look at; problems that are older have none.
 _ORIGIN_FIELDS: Final = ("modules", "fx_names", "sources", "written_as")
-#: Told where one of the nodes has it.
+#: Told where one of the nodes has it, and both where one says what it computes.
 _LIBRARY: Final = ("library",)
+_COMPUTED: Final = (*_LIBRARY, "computed")
 _PLAIN_FIELDS: Final = tuple(
-    name for name in Node.__struct_fields__ if name not in {*_ORIGIN_FIELDS, *_LIBRARY}
+    name for name in Node.__struct_fields__ if name not in {*_ORIGIN_FIELDS, *_COMPUTED}
 )
 #: What may be told of a node, by how much it is.
 _TOLD: Final = {
     len(fields): fields
     for fields in (
-        _PLAIN_FIELDS,
-        (*_PLAIN_FIELDS, *_LIBRARY),
-        (*_PLAIN_FIELDS, *_ORIGIN_FIELDS),
-        (*_PLAIN_FIELDS, *_ORIGIN_FIELDS, *_LIBRARY),
+        (*_PLAIN_FIELDS, *origins, *others)
+        for origins in ((), _ORIGIN_FIELDS)
+        for others in ((), _LIBRARY, _COMPUTED)
     )
 }
 
@@ -77,7 +80,7 @@ def problem_text(problem: Problem) -> str:
     told = [
         *_PLAIN_FIELDS,
         *(_ORIGIN_FIELDS if any(_known(node) for node in problem.nodes) else ()),
-        *(_LIBRARY if any(node.library for node in problem.nodes) else ()),
+        *_others(problem),
     ]
     nodes: list[Any] = []
     here = 0
@@ -86,7 +89,7 @@ def problem_text(problem: Problem) -> str:
         fields = msgspec.structs.asdict(node)
         for side in ("reads", "writes"):
             fields[side] = [
-                [_distance(access.buffer, buffer_at, here), *msgspec.structs.astuple(access)[1:]]
+                [_distance(access.buffer, buffer_at, here), *_told(access)]
                 for access in fields[side]
             ]
         nodes.append([here - before, *(fields[name] for name in told)])
@@ -182,6 +185,19 @@ def _read(
         "possible_fusions": read_fusions,
     }
     return msgspec.convert(parts, Problem)
+
+
+def _others(problem: Problem) -> tuple[str, ...]:
+    """Fields beside those that every node has, and those of its origin."""
+    if any(node.computed for node in problem.nodes):
+        return _COMPUTED
+    return _LIBRARY if any(node.library for node in problem.nodes) else ()
+
+
+def _told(access: Access) -> tuple[Any, ...]:
+    """What is told of an access beside its buffer, its last field where it is not as usual."""
+    told = msgspec.structs.astuple(access)[1:]
+    return told if access.held < 1.0 else told[:-1]
 
 
 def _known(node: Node) -> bool:

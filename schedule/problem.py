@@ -25,6 +25,8 @@ FINISHED_KINDS: frozenset[str] = frozenset({"extern", "template"})
 HALVES: frozenset[str] = frozenset({"torch.float16", "torch.bfloat16"})
 #: Where it is not known which loops an index goes along.
 UNPLACED = -1
+#: Turns of the innermost loop that are skipped together where a mask lets none of them be.
+LANES = 16
 
 
 class Access(msgspec.Struct, frozen=True, array_like=True):
@@ -46,11 +48,26 @@ class Access(msgspec.Struct, frozen=True, array_like=True):
     #: Loops of the node that the index goes along, as bits: the outermost of those that turn more
     #: than once is bit 0. Negative where unknown, as in problems stored before it was kept.
     along: int = UNPLACED
+    #: Share of its node's iterations, taken by :data:`LANES` neighbours, in which it is wanted at
+    #: all: less than 1 for a read under a mask by positions.
+    held: float = 1.0
 
     @property
     def looked_up(self) -> bool:
         """Whether it goes through places that were loaded or computed."""
         return self.kind in ("gather", "atomic")
+
+
+class Computed(msgspec.Struct, frozen=True, array_like=True):
+    """Operations that a node computes alike, equal expressions counted once."""
+
+    name: str
+    count: int
+    #: Loops of the node that they go along, as in :attr:`Access.along`; they are the same for all
+    #: turns of the others.
+    along: int
+    #: Share of the iterations in which they are computed, as in :attr:`Access.held`.
+    held: float
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -87,6 +104,9 @@ class Node(msgspec.Struct, frozen=True):
     hint: str = ""
     #: Library that computes an extern product where it is not the usual one: ``onednn``; else "".
     library: str = ""
+    #: The operations again as a compiler computes them; empty where that is not known, as in
+    #: problems stored before it was kept.
+    computed: tuple[Computed, ...] = ()
     # What a user knows each of ``origins`` by, "" where unknown. Of the same length as ``origins``,
     # or empty in problems that were stored before these were kept.
     #: Path of the innermost module that it is in, as in ``named_modules()``.

@@ -103,7 +103,8 @@ def _node(node: Node) -> NodeStory:
 
 def _access(access: Access) -> str:
     stride = f" of stride {access.stride}" if access.kind == "strided" else ""
-    return f"{bytes_told(access.bytes)} {access.kind}{stride}, {access.itemsize} B each"
+    held = f", wanted in {access.held:.1%} of the turns" if access.held < 1.0 else ""
+    return f"{bytes_told(access.bytes)} {access.kind}{stride}, {access.itemsize} B each{held}"
 
 
 def bytes_told(count: int) -> str:

@@ -34,6 +34,11 @@ def operations(body: Any) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((+counts).items()))
 
 
+def operation(node: torch.fx.Node) -> str:
+    """The name of a loop body's operation, as in :func:`operations`."""
+    return "mul" if _is_product(node) else str(node.target)
+
+
 def _nodes(body: Any) -> Iterator[torch.fx.Node]:
     """What a loop body is made of, masked parts after the rest."""
     for block in (body.root_block, *body.subblocks.values()):

@@ -18,10 +18,12 @@ from torch._inductor import dependencies as inductor_deps
 from torch._inductor import ir, mkldnn_ir
 from torch._inductor import scheduler as inductor_scheduler
 from torch._inductor.fx_utils import count_flops_fx
-from torch._inductor.utils import sympy_product
+from torch._inductor.utils import sympy_product, sympy_subs
 from torch._inductor.virtualized import V
+from torch.utils._sympy.symbol import SymT, make_symbol
 
 from fusewise.compiler.inductor import bodies
+from fusewise.compiler.inductor.computed import computed
 from fusewise.compiler.inductor.origins import (
     module_path,
     origins_of,
@@ -35,6 +37,7 @@ from fusewise.schedule.problem import (
     Access,
     AccessKind,
     Buffer,
+    Computed,
     Dependency,
     Node,
     NodeKind,
@@ -125,9 +128,10 @@ def _node(
     ranges = _ranges(node)
     kind = _kind(node)
     loops = (*ranges[0], *ranges[1])
-    reads = tuple(_accesses(node.read_writes.reads, buffers, loops, math.prod(loops)))
-    writes = tuple(_accesses(node.read_writes.writes, buffers, loops, 0))
     body = getattr(node, "_body", None)
+    operations, held = ((), {}) if body is None else _computed(body)
+    reads = tuple(_accesses(node.read_writes.reads, buffers, loops, math.prod(loops), held))
+    writes = tuple(_accesses(node.read_writes.writes, buffers, loops, 0, {}))
     reduction_type = _reduction_type(node)
     origins, source = _origins(node, position)
     operators = tuple(str(origin.target) for origin in origins)
@@ -151,6 +155,7 @@ def _node(
         signature=_signature(node, kind, ranges, reduction_type, reads, writes, operators),
         hint=_hint(node),
         library=_library(node),
+        computed=operations,
         modules=tuple(module_path(origin) for origin in origins),
         fx_names=tuple(origin.name for origin in origins),
         sources=tuple(source_line(origin) for origin in origins),
@@ -223,13 +228,36 @@ def _compiler_us(node: _SchedulerNode) -> float:
     return milliseconds * 1e3 if math.isfinite(milliseconds) else 0.0
 
 
+def _computed(body: Any) -> tuple[tuple[Computed, ...], dict[inductor_deps.Dep, float]]:
+    """What a body computes, and of its reads under masks how often these let them be."""
+    operations, loads = computed(body, hint)
+    if all(load.held == 1.0 for load in loads):
+        return operations, {}
+    places, ranges = inductor_deps.index_vars_squeeze(*body.sizes, prefix="d")
+    found = body.indexing_from_args(places)
+    # As the compiler names places that were looked up.
+    names = {v: make_symbol(SymT.TMP, i) for i, v in enumerate(body.indirect_vars)}
+    held: dict[inductor_deps.Dep, float] = {}
+    for normalize in (True, False):
+        recorder = inductor_deps._RecordLoadStoreInner(ranges, normalize)
+        for load in loads:
+            index = sympy_subs(found[load.place], names)
+            dep = inductor_deps.MemoryDep(load.buffer, *recorder.canonicalize(index))
+            held[dep] = max(load.held, held.get(dep, 0.0))
+    return operations, held
+
+
 def _accesses(
     deps: Iterable[inductor_deps.Dep],
     buffers: dict[str, Buffer],
     loops: Sequence[int],
     iterations: int,
+    held: Mapping[inductor_deps.Dep, float],
 ) -> Iterable[Access]:
-    """Describe ``deps`` of a nest of ``loops``, which touch an element in so many iterations."""
+    """Describe ``deps`` of a nest of ``loops``, which touch an element in so many iterations.
+
+    ``held`` is the share of these in which they are wanted, where it is not all.
+    """
     for dep in sorted(deps, key=str):
         if isinstance(dep, inductor_deps.WeakDep):
             continue
@@ -253,6 +281,7 @@ def _accesses(
             stride=_innermost_stride(dep),
             index=_canonical_index(merged),
             along=_along(merged, loops),
+            held=held.get(dep, 1.0),
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import cycle
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from fusewise.costmodel.features import COLUMN, FEATURES, Featurizer
 from fusewise.costmodel.operations import CLASSES, SORTS, operation_class
 from fusewise.costmodel.roofline import Roofline, roofline_us
 from fusewise.schedule.errors import ModelError, PlanError
-from fusewise.schedule.problem import Access, Buffer, Dependency, Node, Problem
+from fusewise.schedule.problem import Access, Buffer, Computed, Dependency, Node, Problem
 
 MakeNode = Callable[..., Node]
 
@@ -24,6 +25,14 @@ COMMON = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+
+def _computed(ops: Mapping[str, int]) -> tuple[Computed, ...]:
+    """Half of a body's operations once a row, and half of them under a mask."""
+    return tuple(
+        Computed(name, count, along, held)
+        for (name, count), along, held in zip(ops.items(), cycle((0, 1)), cycle((1.0, 1.0, 0.1)))
+    )
 
 
 @st.composite
@@ -47,7 +56,9 @@ def problems(draw: st.DrawFn) -> Problem:
     for i in range(count):
         reads = []
         for name in draw(st.lists(st.sampled_from([*buffers]), max_size=3)):
-            reads.append(touch(name, everything[:4]))
+            read = touch(name, everything[:4])
+            held = draw(st.sampled_from([1.0, 0.5, 0.002]))
+            reads.append(msgspec.structs.replace(read, held=held))
             if name in written:
                 users.setdefault(name, []).append(f"op{i}")
                 dependencies.append(Dependency(f"op{i}", f"op{written.index(name)}", name))
@@ -75,6 +86,7 @@ def problems(draw: st.DrawFn) -> Problem:
                 0.0,
                 0,
                 f"s{i}",
+                computed=draw(st.sampled_from([(), _computed(ops)])),
             )
         )
         buffers[f"buf{i}"] = draw(st.integers(1, 1 << 20))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from fusewise.costmodel.operations import CLASSES
+from fusewise.costmodel.operations import CLASSES, operation_weight
 from fusewise.costmodel.partials import (
     SUMMED,
     address_operations,
@@ -14,7 +15,7 @@ from fusewise.costmodel.partials import (
     places_of,
     row_operations,
 )
-from fusewise.schedule.problem import Access, Node
+from fusewise.schedule.problem import Access, Computed, Node
 
 MakeNode = Callable[..., Node]
 
@@ -124,6 +125,22 @@ def test_roots_and_logarithms_of_rows_are_found_once_a_row(make_node: MakeNode) 
         assert again["transcendental"] == pytest.approx(min(resting, 1) * 4.5 * 63 * 64)
         assert again["division"] == pytest.approx(max(resting - 1, 0) * 0.75 * 63 * 64)
         assert all(again[name] <= plain[name] for name in CLASSES)
+
+
+def test_a_node_says_what_it_finds_once_a_row(make_node: MakeNode) -> None:
+    computed = (
+        Computed("log", 1, 0b01, 1.0),
+        Computed("exp", 1, 0b10, 1.0),
+        Computed("mul", 2, 0b01, 1.0),
+        Computed("add", 3, 0b11, 1.0),
+    )
+    ops = (("add", 3), ("exp", 1), ("log", 1), ("mul", 2))
+    node = make_node("op0", 64 * 256, (), (), ops, ranges=((64, 256), ()))
+    found = row_operations(msgspec.structs.replace(node, computed=computed), 0)
+    again = 64 * 255
+    spared = dict(zip(CLASSES, found, strict=True))
+    assert spared["arithmetic"] == 2 * again
+    assert spared["transcendental"] == operation_weight("log") * again
 
 
 def test_along_a_row_of_which_nothing_is_read_only_positions_are_compared(
