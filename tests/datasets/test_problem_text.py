@@ -74,9 +74,9 @@ def test_nodes_with_too_few_fields_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "published"),
     [
-        ("/home/someone/project/model.py:12", "project/model.py:12"),
+        ("/srv/someone/project/model.py:12", "project/model.py:12"),
         ('File "/opt/lib/python/torch/nn.py"', 'File "torch/nn.py"'),
-        (r"C:\Users\someone\model.py:3", "someone/model.py:3"),
+        (r"C:\work\someone\model.py:3", "someone/model.py:3"),
         # What a corpus knows a program by is no place on a machine.
         ("timm@16:beit/beit_base/0-0#blocks.0", "timm@16:beit/beit_base/0-0#blocks.0"),
         ("graphnet:transformers/google/bert@fp16,x2", "graphnet:transformers/google/bert@fp16,x2"),
