@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.cpu_loops import CHUNK, Nest, NodeLoops
@@ -84,7 +84,7 @@ class Accesses:
         self._threads = threads
         self._vector_bytes = vector_bytes
         self._flags = {each.name for each in problem.buffers if each.dtype == "torch.bool"}
-        self._unforeseen = _unforeseen(self._flags, problem)
+        self._unforeseen = unforeseen_flags(problem)
 
     def moves(self, node: Node, loops: NodeLoops) -> Mapping[tuple[str, str], Move]:
         """The accesses of a node, by buffer and index."""
@@ -242,13 +242,14 @@ def borders(move: Move, nest: Nest, node: NodeLoops) -> float:
     return near * math.prod(extent for extent, _ in others)
 
 
-def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
-    """Those of the buffers ``flags``, of type bool, whose elements could be either as well.
+def unforeseen_flags(problem: Problem) -> frozenset[str]:
+    """Names of the buffers of type bool whose elements could be either as well.
 
     As far as can be told these are comparisons of data by which something is chosen. Of equalities,
     masks and dropout's flags, which are multiplied with, most are alike; those of positions, which
     read nothing, go over from one to the other now and then.
     """
+    flags = {each.name for each in problem.buffers if each.dtype == "torch.bool"}
     found: set[str] = set()
     compared = {name for name in flags if _COMPARED.match(name)}
     drawn: set[str] = set()
@@ -265,4 +266,4 @@ def _unforeseen(flags: Set[str], problem: Problem) -> Set[str]:
             drawn |= written
         elif names & _COMPARISONS and node.reads and drawn.isdisjoint(a.buffer for a in node.reads):
             found |= flags & written
-    return found - multiplied
+    return frozenset(found - multiplied)

@@ -34,6 +34,7 @@ from fusewise.compiler.inductor.legality import InductorLegality
 from fusewise.compiler.inductor.program import precompile
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.survey import Predictor
+from fusewise.costmodel.cpu_accesses import unforeseen_flags
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import Featurizer
 from fusewise.datasets.rows import ScheduleRow
@@ -230,7 +231,8 @@ class GraphPrograms:
                 calls = _calls(low.problem, launches, featurizer, fresh)
                 taken |= {call.signature for call in calls if call.wanted}
                 if any(call.wanted for call in calls):
-                    runs.append(KernelRun(_job(schedule, program), low.problem.key, calls))
+                    flags = unforeseen_flags(low.problem)
+                    runs.append(KernelRun(_job(schedule, program), low.problem.key, calls, flags))
         return runs
 
     def contest(self, lowered: Sequence[Lowered], runs: Sequence[KernelRun]) -> list[ProgramJob]:
@@ -316,7 +318,7 @@ class GraphPrograms:
             ready[number] = dataclasses.replace(job, library=library)
         return (
             [
-                KernelRun(ready[id(run.program)], run.problem_key, run.calls)
+                dataclasses.replace(run, program=ready[id(run.program)])
                 for run in runs
                 if id(run.program) in ready
             ],

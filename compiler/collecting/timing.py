@@ -164,6 +164,7 @@ class Timer:
                     _KERNELS_S + _BLOCKS_S * len(blocks),
                     left_out,
                     {name: of_it.compiled for name, of_it in blocks.items()},
+                    run.flags,
                 )
             except MeasureError as error:
                 self._failed(graph, run, error, batch)

@@ -101,6 +101,9 @@ class KernelRun:
     #: Key of the problem that its groups are of.
     problem_key: str
     calls: tuple[Call, ...]
+    #: Names of flags that could be either as well: C++ kernels that read them are timed on drawn
+    #: ones.
+    flags: frozenset[str] = frozenset()
     #: By their names, kernels that are timed with several block sizes besides.
     blocks: Mapping[str, KernelBlocks] = field(default_factory=dict)
 

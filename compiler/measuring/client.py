@@ -161,6 +161,7 @@ class MeasuringProcess:
         timeout_s: float,
         skipped: frozenset[tuple[str, int]] = frozenset(),
         blocks: BlockSizesOf | None = None,
+        flags: frozenset[str] = frozenset(),
     ) -> list[CallTimes]:
         """Time the kernels of a program of the graph that was prepared last, in launch order.
 
@@ -170,11 +171,12 @@ class MeasuringProcess:
             timeout_s: seconds for all of it.
             skipped: calls to leave untimed, by kernel name ("" for extern calls) and occurrence.
             blocks: compiled block sizes that kernels are timed with besides, by kernel name.
+            flags: names of variables that C++ kernels are timed on drawn flags in the place of.
 
         Raises:
             MeasureError: as for :meth:`measure`.
         """
-        self._send("time_kernels", program, effort, skipped, blocks)
+        self._send("time_kernels", program, effort, skipped, blocks, flags)
         result: list[CallTimes] = self._answers(timeout_s)
         return result
 

@@ -24,6 +24,7 @@ from fusewise.compiler.inductor.cpp_loading import repeater
 from fusewise.compiler.inductor.effects import Effect, cpp_effects, triton_effects
 from fusewise.compiler.measuring import cuda_clock, cuda_timing
 from fusewise.compiler.measuring.block_timing import LoadedBlocks, time_blocks
+from fusewise.compiler.measuring.flags import drawn, flag_places
 from fusewise.compiler.measuring.pace import SLOW, Moment, Pace, at_usual_pace
 from fusewise.compiler.measuring.quiet import Quiet
 from fusewise.compiler.measuring.runs import memory
@@ -71,6 +72,7 @@ class KernelTimer:
         skipped: frozenset[tuple[str, int]] = frozenset(),
         pace: Pace | None = None,
         blocks: LoadedBlocks | None = None,
+        flags: frozenset[str] = frozenset(),
     ) -> None:
         """Put the stand-ins in place.
 
@@ -82,6 +84,8 @@ class KernelTimer:
             skipped: calls to leave untimed, by kernel name ("" for extern) and occurrence.
             pace: of the processor, as far as it has been seen in this process.
             blocks: kernels that are timed with several block sizes besides.
+            flags: names of the program's variables that C++ kernels are timed on drawn flags in
+                the place of, where they read them.
         """
         self._blocks = blocks
         self._device = device
@@ -95,6 +99,7 @@ class KernelTimer:
         self.calls: list[CallTimes] = []
         stand_ins: dict[str, Any] = {"torch": _Torch(self)}
         cpp = definitions(source)
+        self._flags = flag_places(source, cpp, flags)
         for name, value in vars(module).items():
             if name in cpp:
                 effects = cpp_effects(cpp[name][1])
@@ -123,12 +128,18 @@ class KernelTimer:
         self.calls, self._seen = [], Counter()
         return result
 
+    def flags(self, kernel: str, args: Sequence[Any]) -> list[torch.Tensor]:
+        """Those of the arguments of the next call of a C++ kernel that it is timed on others of."""
+        calls, at = self._flags.get(kernel, ()), self._seen[kernel]
+        return [args[i] for i in calls[at]] if at < len(calls) else []
+
     def time(
         self,
         kernel: str,
         call: Callable[[], Any],
         changed: Sequence[torch.Tensor],
         repeat: Callable[[int], float] | None = None,
+        flags: Sequence[torch.Tensor] = (),
         also: Callable[[LoadedBlocks], BlockTimes | None] | None = None,
     ) -> Any:
         """Time ``call``, then leave its effects as if it had been called once.
@@ -139,6 +150,7 @@ class KernelTimer:
             changed: tensors that a second call would find changed by the first.
             repeat: calls it so many times and gives the seconds that took, if there is a way
                 without Python.
+            flags: tensors of flags that it reads and is timed on others of.
             also: times it with several block sizes, on the same values.
         """
         occurrence = (kernel, self._seen[kernel])
@@ -152,7 +164,8 @@ class KernelTimer:
             return result
         if occurrence not in self._skipped:
             try:
-                self._time(times, call, changed, repeat)
+                with drawn(flags):
+                    self._time(times, call, changed, repeat)
             except Exception as error:  # noqa: BLE001 - the program may well run all the same
                 times.samples.clear()
                 times.failure = f"timing it: {first_line(error)}"
@@ -345,11 +358,14 @@ class _Function:
         function = self._function
         effects = self._effects if self._kernel else _extern_effects(function, kwargs)
         many = repeater(function)
+        changed = _changed(args, kwargs, effects)
+        flags = self._timer.flags(self._kernel, args)
         return self._timer.time(
             self._kernel,
             lambda: function(*args, **kwargs),
-            _changed(args, kwargs, effects),
+            changed,
             None if many is None else lambda calls: many(calls, *args),
+            [flag for flag in flags if not any(_overlap(flag, other) for other in changed)],
         )
 
     def __getattr__(self, name: str) -> Any:

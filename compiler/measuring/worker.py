@@ -238,6 +238,7 @@ class Worker:
         effort: Effort,
         skipped: frozenset[tuple[str, int]],
         blocks: BlockSizesOf | None = None,
+        flags: frozenset[str] = frozenset(),
     ) -> list[CallTimes]:
         """Run a program of the graph in hand, timing the kernels and extern calls in it.
 
@@ -246,6 +247,7 @@ class Worker:
             effort: how well to time each call.
             skipped: calls to leave untimed, by kernel name ("" for extern) and occurrence.
             blocks: compiled block sizes that kernels are timed with besides, by kernel name.
+            flags: names of variables that C++ kernels are timed on drawn flags in the place of.
 
         Raises:
             RuntimeError: a kernel failed, so that the program could not go on; names it.
@@ -265,7 +267,9 @@ class Worker:
             )
         device = torch.device(graph.job.device)
         loaded = LoadedBlocks(module, blocks) if blocks else None
-        timer = KernelTimer(module, program.source, device, effort, skipped, self._pace, loaded)
+        timer = KernelTimer(
+            module, program.source, device, effort, skipped, self._pace, loaded, flags
+        )
         with self._alone(graph.job.device, _WAIT_S), lying_elsewhere():
             try:
                 self._go_through(graph, module.call, timer, known=known)

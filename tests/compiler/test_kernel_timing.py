@@ -21,12 +21,14 @@ from fusewise.compiler.inductor.launches import generate_with_launches
 from fusewise.compiler.inductor.program import load_module, precompile
 from fusewise.compiler.measuring import serving
 from fusewise.compiler.measuring.client import MeasuringProcess
+from fusewise.compiler.measuring.flags import flag_places
 from fusewise.compiler.measuring.inputs import observe
 from fusewise.compiler.measuring.job import ProgramJob
 from fusewise.compiler.measuring.kernels import CallTimes, Effort, KernelTimer
 from fusewise.compiler.measuring.sampling import is_settled, take_samples, together
 from fusewise.compiler.measuring.serving import serve
 from fusewise.compiler.measuring.worker import Worker
+from fusewise.costmodel.cpu_accesses import unforeseen_flags
 from fusewise.schedule.errors import MeasureError
 from fusewise.schedule.plan import unfused
 from fusewise.schedule.schedule import Schedule
@@ -388,3 +390,44 @@ def test_passes_that_called_otherwise_or_were_disturbed_are_left_out() -> None:
     failed = [CallTimes("a", failure="no memory"), CallTimes("a", [1.0] * 3)]
     assert together([failed[:1], failed[1:]], 0.03)[0].samples == [1.0] * 3
     assert together([failed[:1], failed[:1]], 0.03)[0].failure == "no memory"
+
+
+def test_flags_that_could_be_either_are_drawn_while_it_is_timed(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gate(x: Any) -> Any:
+        return torch.relu(x - 100.0)
+
+    x = live.Make("cpu", torch.float32).tensor(64, 512).requires_grad_()
+    _, graph = live.capture(live.UserProgram(gate, (x,), training=True))
+    flags = unforeseen_flags(graph.surveyed.problem)
+    assert len(flags) == 1
+    program = program_of(graph, "cpu")
+    plain = load_module(program.source, program.constants, program.settings, program.library)
+    wanted = graph._called(lambda inputs: plain.call(list(inputs)))
+    seen: list[float] = []
+
+    def repeater(function: Any) -> Any:
+        def repeat(calls: int, *args: Any) -> float:
+            seen.extend(arg.float().mean().item() for arg in args if arg.dtype == torch.bool)
+            function(*args)
+            return 1e-4 * calls
+
+        return repeat
+
+    monkeypatch.setattr("fusewise.compiler.measuring.kernels.repeater", repeater)
+    module = load_module(program.source, program.constants, program.settings, program.library)
+    timer = KernelTimer(module, program.source, torch.device("cpu"), QUICK, flags=flags)
+    found = graph._called(lambda inputs: module.call(list(inputs)))
+    timer.leave()
+    # None is let through by the real ones, which are what the program goes on with.
+    assert seen and all(0.45 < share < 0.55 for share in seen)
+    assert all(call.samples for call in timer.calls)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_places_of_flags_are_those_of_each_call() -> None:
+    source = "cpp_a(buf0, le, buf1)\ncpp_b(le)\nif True:\n    cpp_a(le, buf0.view(3), 7)\n"
+    found = flag_places(source, {"cpp_a"}, {"le", "gt"})
+    assert found == {"cpp_a": [(1,), (0,)]}
+    assert flag_places(source, {"cpp_a"}, set()) == {}
