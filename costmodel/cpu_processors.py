@@ -102,7 +102,7 @@ WIDE: Final = Table(
     atomic_far=Cost(lane=3.15, scalar=1.14),
     atomic_shared=Cost(lane=60, scalar=60),
     winding=Cost(lane=1.52, scalar=0.403),
-    unforeseen=Cost(lane=3.4),
+    unforeseen=Cost(lane=0.0729),
     unforeseen_stored=Cost(lane=0.0729),
     remembered=1.2e4,
     rates=(25.0, 155.0, 5.2),
