@@ -83,7 +83,7 @@ class Accesses:
         self._table = table
         self._threads = threads
         self._vector_bytes = vector_bytes
-        self._flags = {each.name for each in problem.buffers if each.dtype == "torch.bool"}
+        self._flags = _flags(problem)
         self._unforeseen = unforeseen_flags(problem)
 
     def moves(self, node: Node, loops: NodeLoops) -> Mapping[tuple[str, str], Move]:
@@ -242,6 +242,11 @@ def borders(move: Move, nest: Nest, node: NodeLoops) -> float:
     return near * math.prod(extent for extent, _ in others)
 
 
+def _flags(problem: Problem) -> set[str]:
+    """Names of the buffers of type bool."""
+    return {each.name for each in problem.buffers if each.dtype == "torch.bool"}
+
+
 def unforeseen_flags(problem: Problem) -> frozenset[str]:
     """Names of the buffers of type bool whose elements could be either as well.
 
@@ -249,7 +254,7 @@ def unforeseen_flags(problem: Problem) -> frozenset[str]:
     masks and dropout's flags, which are multiplied with, most are alike; those of positions, which
     read nothing, go over from one to the other now and then.
     """
-    flags = {each.name for each in problem.buffers if each.dtype == "torch.bool"}
+    flags = _flags(problem)
     found: set[str] = set()
     compared = {name for name in flags if _COMPARED.match(name)}
     drawn: set[str] = set()

@@ -16,12 +16,7 @@ from fusewise.costmodel.cpu_hoisting import parted
 from fusewise.costmodel.cpu_loops import COMPARISONS, Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, Cost
 from fusewise.costmodel.placing import placed
-from fusewise.costmodel.written_once import (
-    Counts,
-    operations_of,
-    taken,
-    taken_part,
-)
+from fusewise.costmodel.written_once import Counts, operations_of, taken, taken_part
 from fusewise.schedule.problem import Access, Node, Problem
 
 _INTEGERS: Final = frozenset(
@@ -104,10 +99,13 @@ def _told(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
     step, count = _step_of(node, problem), len(loops.loops)
 
     @cache
+    def done(tiled: tuple[int, ...]) -> tuple[Counts, ...]:
+        places = parted(node.computed, tiled, count)
+        return tuple(_operations(node, problem, counts) for counts in places)
+
+    @cache
     def told(tiled: tuple[int, ...]) -> tuple[Cost, float]:
-        turn, row, rows = (
-            _operations(node, problem, counts) for counts in parted(node.computed, tiled, count)
-        )
+        turn, row, rows = done(tiled)
         # Of what vectors lie along a row of one element has its part.
         once = body_cost(row, None, table=table).scalar
         once += body_cost(rows, None, table=table).vector / _COUNTED_LANES
@@ -121,7 +119,7 @@ def _told(node: Node, loops: NodeLoops, problem: Problem, table: str) -> Body:
         rests=False,
         taken=1.0,
         once=once,
-        operations=_operations(node, problem, parted(node.computed, innermost, count).turn),
+        operations=done(innermost)[0],
         chained=node.reduction_type.startswith("welford"),
         told=told,
     )

@@ -213,6 +213,7 @@ class GraphPrograms:
         taken: set[str] = set()
         for low in lowered:
             featurizer = Featurizer(low.problem, self._profile)
+            flags = unforeseen_flags(low.problem)
             for plan in low.plans:
                 if runs and self._spent(_KERNELS_SHARE):
                     return runs
@@ -231,7 +232,6 @@ class GraphPrograms:
                 calls = _calls(low.problem, launches, featurizer, fresh)
                 taken |= {call.signature for call in calls if call.wanted}
                 if any(call.wanted for call in calls):
-                    flags = unforeseen_flags(low.problem)
                     runs.append(KernelRun(_job(schedule, program), low.problem.key, calls, flags))
         return runs
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import torch
 
-from fusewise.compiler.measuring.runs import memory
+from fusewise.compiler.measuring.runs import memory, put_back
 
 _SEED: Final = 0
 
@@ -33,7 +33,7 @@ def flag_places(
         flags: names of its variables.
     """
     places: dict[str, list[tuple[int, ...]]] = defaultdict(list)
-    if not flags:
+    if not flags or not kernels:
         return places
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
@@ -48,13 +48,10 @@ def flag_places(
 @contextmanager
 def drawn(flags: Sequence[torch.Tensor]) -> Iterator[None]:
     """Half of the elements of ``flags`` set at random, the same each time, and put back after."""
-    stored = [memory(tensor) for tensor in flags]
-    before = [values.clone() for values in stored]
-    for values in stored:
-        generator = torch.Generator().manual_seed(_SEED)
-        values.copy_(torch.rand(values.shape, generator=generator) < 0.5)  # noqa: PLR2004 - half
+    before = [memory(tensor).clone() for tensor in flags]
+    for tensor in flags:
+        memory(tensor).bernoulli_(0.5, generator=torch.Generator().manual_seed(_SEED))
     try:
         yield
     finally:
-        for values, old in zip(stored, before, strict=True):
-            values.copy_(old)
+        put_back(flags, before)

@@ -9,7 +9,8 @@ import pytest
 
 from fusewise.datasets.problem_text import problem_of, problem_text, without_machine_paths
 from fusewise.schedule.errors import DatasetError
-from fusewise.schedule.problem import Access, Buffer, Computed, Node, Problem
+from fusewise.schedule.problem import Computed, Problem
+from tests.costmodel import one_node
 
 _COMPUTED = (Computed("exp", 1, 0b1, 0.25), Computed("pow", 1, 0, 1.0))
 _ORIGINS = {
@@ -21,36 +22,23 @@ _ORIGINS = {
 
 
 def _problem(library: str, computed: tuple[Computed, ...], held: float, *, told: bool) -> Problem:
-    read = Access("in", "contiguous", 64, 256, 4, 1, "i0 : 64", 1, held)
-    written = Access("out", "contiguous", 64, 256, 4, 1, "i0 : 64", 1)
-    node = Node(
-        name="op0",
-        kind="pointwise",
-        device="cpu",
-        numel=64,
-        rnumel=1,
-        ranges=((64,), ()),
-        reduction_type="",
-        reads=(read,),
-        writes=(written,),
+    read, written = (one_node.access("contiguous", "i0 : 64", 64, 1, buffer) for buffer in "ab")
+    read = msgspec.structs.replace(read, along=1, held=held)
+    problem = one_node.problem_of(((64,), ()), read, msgspec.structs.replace(written, along=1))
+    node = msgspec.structs.replace(
+        problem.nodes[0],
         ops=(("exp", 2), ("pow", 1)),
         origins=("aten.exp.default",),
         source="model.py:3",
-        order=0,
         compiler_us=1.5,
-        flops=0,
-        signature="op0",
         library=library,
         computed=computed,
+        **(_ORIGINS if told else {}),
     )
-    if told:
-        node = msgspec.structs.replace(node, **_ORIGINS)
     other = msgspec.structs.replace(node, name="op1", library="", computed=())
-    buffers = (
-        Buffer("in", 256, "torch.float32", True, False, ("op0", "op1")),
-        Buffer("out", 256, "torch.float32", False, True, ()),
-    )
-    return Problem("key", "inference", (node, other), buffers, (), ())
+    first, second = problem.buffers
+    first = msgspec.structs.replace(first, users=("op", "op1"))
+    return msgspec.structs.replace(problem, nodes=(node, other), buffers=(first, second))
 
 
 @pytest.mark.parametrize(
