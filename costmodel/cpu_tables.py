@@ -28,6 +28,18 @@ class Cost(NamedTuple):
 FREE: Final = Cost()
 
 
+class Chain(NamedTuple):
+    """More for a step of Welford's, which waits for the one before it: nanoseconds a vector."""
+
+    #: In a row of one loop that threads part among them; where vectors lie across rows.
+    parted: float
+    across: float
+    #: In a row of one loop that has more steps than the compiler keeps reciprocals of their counts
+    #: for; and on elements of two bytes.
+    long: float = 0.0
+    halves: float = 0.0
+
+
 class Table(NamedTuple):
     """Costs on one sort of processors."""
 
@@ -62,9 +74,7 @@ class Table(NamedTuple):
     #: a cascade.
     steps: Mapping[str, Cost]
     step: Cost
-    #: More for a step of Welford's where no reciprocals of the counts are kept ready: in a row that
-    #: threads part among them, and where vectors lie across rows.
-    divided: Cost
+    chain: Chain
     #: Loads and stores by bytes of an element; elements of type bool are their own, 0.
     loads: Mapping[int, Cost]
     stores: Mapping[int, Cost]

@@ -44,6 +44,8 @@ WORK: Final = (
 _WIDTH_EXPONENT: Final = 0.7
 #: Bytes of what vectors are counted by.
 _FLOAT_BYTES: Final = 4
+#: Counts that reciprocals are kept ready of (the chunks of ``CppKernel._acc_helper_init``).
+_KEPT: Final = 4096
 
 
 class Part(NamedTuple):
@@ -189,11 +191,20 @@ class Work:
 
         Each waits for the one before.
         """
+        chain = self._table.chain
         step = waits = self._table.steps["welford"].vector
-        if not nest.reduced or (node.rows <= 1 and nest.workers > 1):
-            waits += self._table.divided.vector
+        one = len(node.loops) - node.outer == 1
+        if not nest.reduced:
+            waits += chain.across
+        elif one and node.rows <= 1 and nest.workers > 1:
+            waits += chain.parted
+        elif one and node.total > node.rows * nest.lanes * _KEPT:
+            waits += chain.long
         # Vectors of narrow elements go two at a time, each with a chain of its own.
-        return waits / max(nest.lanes * _FLOAT_BYTES / self._vector_bytes, 1.0) - step
+        abreast = max(nest.lanes * _FLOAT_BYTES / self._vector_bytes, 1.0)
+        if abreast > 1.0:
+            waits += chain.halves
+        return waits / abreast - step
 
     def parts(self, ids: Sequence[int], levels: Mapping[int, int]) -> list[Part]:
         """What the nodes of a group do, nest after nest."""

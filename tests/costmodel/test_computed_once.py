@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -103,10 +104,14 @@ def test_the_results_of_a_welford_reduction_are_found_together(narrow: DevicePro
     ("ranges", "index", "stride", "waits"),
     [
         # Along rows, each on one thread.
-        (((64,), (1024,)), "i0 : 65536", 1, False),
-        # Across rows, and along the one row that both threads share.
-        (((64,), (1024,)), "i0 + 64*i1 : 64, 1024", 64, True),
-        (((), (65536,)), "i0 : 65536", 1, True),
+        (((64,), (1024,)), "i0 : 65536", 1, 0.0),
+        # Across rows; along the one row that both threads share, of one loop and of two; along rows
+        # of more steps than reciprocals are kept for.
+        (((64,), (1024,)), "i0 + 64*i1 : 64, 1024", 64, NARROW.chain.across),
+        (((), (65536,)), "i0 : 65536", 1, NARROW.chain.parted),
+        (((), (64, 1024)), "1024*i0 + i1 : 64, 1024", 1, 0.0),
+        (((2,), (32768,)), "i0 : 65536", 1, 0.0),
+        (((2,), (65536,)), "i0 : 131072", 1, NARROW.chain.long),
     ],
 )
 def test_steps_of_welford_wait_for_quotients_where_no_reciprocals_are_kept(
@@ -114,12 +119,13 @@ def test_steps_of_welford_wait_for_quotients_where_no_reciprocals_are_kept(
     ranges: tuple[tuple[int, ...], tuple[int, ...]],
     index: str,
     stride: int,
-    waits: bool,
+    waits: float,
 ) -> None:
     kind = "contiguous" if stride == 1 else "strided"
-    told = reduction("welford_reduce", access(kind, index, N, stride), ranges)
-    step = NARROW.steps["welford"].vector + waits * NARROW.divided.vector
-    assert column(told, narrow, "instructions") == pytest.approx(step * N / 2 / 8, rel=0.25)
+    n = math.prod((*ranges[0], *ranges[1]))
+    told = reduction("welford_reduce", access(kind, index, n, stride), ranges)
+    step = NARROW.steps["welford"].vector + waits
+    assert column(told, narrow, "instructions") == pytest.approx(step * n / 2 / 8, rel=0.25)
 
 
 def looking_up(index: str, ranges: tuple[int, ...], ops: Ops) -> Node:
