@@ -40,6 +40,7 @@ from fusewise.datasets.generated import (
     scatters,
     segments,
     sequences,
+    single,
     spaces,
     statistics,
     styled,
@@ -88,6 +89,7 @@ _MODULES = (
     gauges,
     remade,
     critics,
+    single,
 )
 #: Every family of one kind of program.
 KINDS: dict[str, Callable[[Draw], Program]] = {
