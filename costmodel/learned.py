@@ -59,6 +59,8 @@ _OF_CPUS: Final[Mapping[str, Any]] = {
     "width": 160,
     "dropout": 1 / 16,
 }
+#: Relative error of a kernel that counts at most there.
+_FURTHEST: Final = 1000.0
 _DIFFICULTY_TREES: Final = 40
 _DIFFICULTY: Final = {
     "objective": "regression",
@@ -351,8 +353,10 @@ def _of_unseen(
 def _best_share(trees: FloatArray, networks: FloatArray, target: FloatArray) -> float:
     """The part of the networks' log ratios [n], beside those of trees, with the least error."""
     mixtures = [mixed(trees, networks, share) for share in _SHARES]
-    errors = [np.abs(settled(np.exp(mixture - target)) - 1.0).mean() for mixture in mixtures]
-    return _SHARES[int(np.argmin(errors))]
+    errors = [np.abs(settled(np.exp(mixture - target)) - 1.0) for mixture in mixtures]
+    # A kernel that takes next to nothing, as one does that has nothing to do, would decide alone.
+    told = [np.minimum(error, _FURTHEST).mean() for error in errors]
+    return _SHARES[int(np.argmin(told))]
 
 
 def estimator_for(kind: str, *, seed: int = 0) -> LearnedCostModel:

@@ -189,6 +189,19 @@ def test_few_trees_are_kept_where_networks_have_the_say(kernels: MakeKernels):
     assert kept == {True: 3, False: 13}
 
 
+def test_a_kernel_that_takes_next_to_nothing_does_not_decide_who_has_the_say(kernels: MakeKernels):
+    train = kernels(600, 18)
+    us = train.us.copy()
+    shares = []
+    for _ in range(2):
+        model = LearnedCostModel(networks=2, epochs=20).fit(train.features, us, train.graph).model_
+        assert model.networks is not None
+        shares.append(model.networks.share)
+        us[7] = train.us[7] * 1e-6
+    assert min(shares) > 0.0
+    assert shares[1] == pytest.approx(shares[0], abs=0.2)
+
+
 def test_kernels_that_no_feature_tells_apart(kernels: MakeKernels):
     features = np.repeat(kernels(1, 22).features, 60, axis=0)
     model = LearnedCostModel().fit(features, np.full(60, 20.0))
