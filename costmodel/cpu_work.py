@@ -193,12 +193,12 @@ class Work:
         """
         chain = self._table.chain
         step = waits = self._table.steps["welford"].vector
-        one = len(node.loops) - node.outer == 1
+        one_loop = len(node.loops) - node.outer == 1
         if not nest.reduced:
             waits += chain.across
-        elif one and node.rows <= 1 and nest.workers > 1:
+        elif one_loop and node.rows <= 1 and nest.workers > 1:
             waits += chain.parted
-        elif one and node.total > node.rows * nest.lanes * _KEPT:
+        elif one_loop and node.total > node.rows * nest.lanes * _KEPT:
             waits += chain.long
         # Vectors of narrow elements go two at a time, each with a chain of its own.
         abreast = max(nest.lanes * _FLOAT_BYTES / self._vector_bytes, 1.0)

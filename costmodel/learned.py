@@ -59,7 +59,7 @@ _OF_CPUS: Final[Mapping[str, Any]] = {
     "width": 160,
     "dropout": 1 / 16,
 }
-#: Relative error of a kernel that counts at most there.
+#: Relative error that one kernel counts at most where the part of the networks is chosen.
 _FURTHEST: Final = 1000.0
 _DIFFICULTY_TREES: Final = 40
 _DIFFICULTY: Final = {
