@@ -13,6 +13,7 @@ import numpy as np
 
 from fusewise.costmodel.device import TENSOR_CORES
 from fusewise.costmodel.interface import FloatArray
+from fusewise.costmodel.layout import LINE_BYTES
 from fusewise.costmodel.roofline_parts import RooflineParts
 from fusewise.costmodel.touches import DISTINCT
 
@@ -52,6 +53,9 @@ _READ_REQUEST_US, _STORE_REQUEST_US = 6.98e-06, 1.28e-05
 #: What is not used of the lines that data lie in: part of it that takes room in the cache, and
 #: that memory moves.
 _UNUSED_ROOM, _UNUSED = 0.616, 0.0619
+#: What memory moves for each byte that is not stored of the sectors that are, and part of the room
+#: between them that these are at most: of sectors that lie beside one another all is stored.
+_PARTLY, _APART = 5.5, 0.25
 #: Time of a sector that blocks touch over that of its bytes in a copy within the cache.
 _TOUCHED_SHARE: Final = 0.308
 #: Random reads of compiled kernels over those of the eager operation that was probed, and the
@@ -88,14 +92,13 @@ _UNROLLED, _SHORT = 7.68, 8.04
 _FEW_LOADS: Final = 2
 #: A step in which threads put their results together, and one of means with variances in a loop.
 _STEP_US, _WELFORD_STEP_US = 0.00849, 0.0254
-#: An atomic update; updates of one element, and the power of their number that they take: few come
-#: at the same time.
-_UPDATE_US: Final = 2.7e-06
-_HIT_US, _HIT_POWER = 0.0826, 0.796
-#: Updates that take turns, and such in one line.
-_TURN_US_OF_UPDATES, _CROWD_US = 2.4e-06, 0.00242
-#: An update of an element narrower than 4 bytes, which is swapped in until nobody was faster.
-_HALF_US: Final = 2.14e-05
+#: A round of a warp's atomic updates in a sector, and what more it takes of memory; a round of
+#: those of one line, which come one after the other; exponent of the norm of both.
+_UPDATE_US, _FAR_UPDATE_US, _CROWD_US, _UPDATING_NORM = 1.15e-05, 1.8e-05, 1.5e-03, 1.8
+#: Part of the cache that updated elements stay in, and how suddenly they no longer do.
+_UPDATED, _UPDATED_SUDDEN = 1.15, 4
+#: An attempt to swap in an element that is narrower than 4 bytes: of all, and of those of a line.
+_HALF_US, _HALF_CROWD_US = 1.5e-05, 1.85e-04
 
 
 def cuda_parts(
@@ -118,22 +121,9 @@ def cuda_parts(
 
     read = sum((amount(name) for name in DISTINCT if name.startswith("read")), np.zeros(n))
     written = sum((amount(name) for name in DISTINCT if name.startswith("written")), np.zeros(n))
-    distinct = read + written
-    # What is written where it was read takes no other room; what is read again does.
-    room = np.maximum(distinct - amount("in_place"), 0.0) + amount("cached")
-    # A line has its room however little of it is used, and memory gives more than that little.
-    unused = np.maximum(amount("spread") - distinct, 0.0)
-    room += unused * _UNUSED_ROOM
-    beyond = room / np.maximum(_KEPT * amount("device_cache_bytes"), 1.0)
-    kept = 1.0 / (1.0 + beyond**_SUDDEN)
-    near = _together(_CACHE_READ * read, _CACHE_WRITTEN * written, _CACHE_NORM) / cache
-    far = (read + _WRITTEN * written + _UNUSED * unused) / np.minimum(
-        copy * _MEMORY_SHARE, cache * _CACHE_SHARE
-    )
-    moved = kept * near + (1.0 - kept) * far
-    sectors = amount("sector_bytes")
-    moved += np.maximum(sectors - distinct, 0.0) * _SECTOR_SHARE / cache
+    moved = _moving(amount, read, written, copy, cache)
     moved += amount("random_bytes") / (rate("device_gather") * _GATHER_GAIN)
+    sectors = amount("sector_bytes")
     lines = np.maximum(amount("wavefronts"), amount("lines")) / _LINES_US / (spread * filled)
     stored = amount("stored_sectors") / np.maximum(sectors, 1.0)
     request = (1.0 - stored) * _READ_REQUEST_US + stored * _STORE_REQUEST_US
@@ -161,7 +151,7 @@ def cuda_parts(
 
     more = np.maximum(memory, arithmetic)
     body = _together(memory, arithmetic, _NORM)
-    waits = _waiting(amount, distinct)
+    waits = _waiting(amount, read + written)
     across = (amount("outer_reductions") > 0) & (amount("persistent") == 0)
     overlap = np.where(across, _WAITING_ACROSS, _WAITING_NORM)
     apart = _together(body, waits, overlap) - more
@@ -170,7 +160,7 @@ def cuda_parts(
         launch=launch,
         memory=memory,
         arithmetic=arithmetic,
-        waiting=apart + amount("atomic_halves") * _HALF_US,
+        waiting=apart,
         terms={
             "launch": launch,
             "bytes": moved / drawn,
@@ -183,6 +173,38 @@ def cuda_parts(
             "waits": waits,
         },
     )
+
+
+def _moving(
+    amount: Callable[[str], FloatArray],
+    read: FloatArray,
+    written: FloatArray,
+    copy: FloatArray,
+    cache: FloatArray,
+) -> FloatArray:
+    """Microseconds that ``read`` and ``written`` bytes take where all multiprocessors move them.
+
+    ``copy`` and ``cache`` are the bytes of a microsecond to and from memory, and in the cache.
+    """
+    distinct = read + written
+    # What is written where it was read takes no other room; what is read again does.
+    room = np.maximum(distinct - amount("in_place"), 0.0) + amount("cached")
+    # A line has its room however little of it is used, and memory gives more than that little.
+    unused = np.maximum(amount("spread") - distinct, 0.0)
+    room += unused * _UNUSED_ROOM
+    beyond = room / np.maximum(_KEPT * amount("device_cache_bytes"), 1.0)
+    kept = 1.0 / (1.0 + beyond**_SUDDEN)
+    near = _together(_CACHE_READ * read, _CACHE_WRITTEN * written, _CACHE_NORM) / cache
+    # Where a part of a sector is stored, memory reads and writes more than that.
+    partly = np.maximum(amount("stored_sectors") - written, 0.0)
+    partly = _PARTLY * np.minimum(partly, _APART * unused)
+    far = (read + partly + _WRITTEN * written + _UNUSED * unused) / np.minimum(
+        copy * _MEMORY_SHARE, cache * _CACHE_SHARE
+    )
+    moved = kept * near + (1.0 - kept) * far
+    beside = np.maximum(amount("sector_bytes") - distinct, 0.0)
+    result: FloatArray = moved + beside * _SECTOR_SHARE / cache
+    return result
 
 
 def _together(one: FloatArray, other: FloatArray, norm: float | FloatArray) -> FloatArray:
@@ -216,12 +238,13 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
 
 
 def _updating(amount: Callable[[str], FloatArray]) -> FloatArray:
-    """Microseconds that atomic updates take: all of them, those of one line, of one element."""
-    bounds = (
-        amount("atomic_updates") * _UPDATE_US,
-        amount("atomic_turns") * _TURN_US_OF_UPDATES,
-        amount("atomic_crowd") * _CROWD_US,
-        amount("atomic_hits") ** _HIT_POWER * _HIT_US,
-    )
-    result: FloatArray = np.maximum.reduce(bounds)
+    """Microseconds that atomic updates take: all of them, those of one line, of lone halves."""
+    written = amount("written_atomic")
+    beyond = written / np.maximum(_UPDATED * amount("device_cache_bytes"), 1.0)
+    far = 1.0 - 1.0 / (1.0 + beyond**_UPDATED_SUDDEN)
+    every = amount("atomic_turns") * (_UPDATE_US + far * _FAR_UPDATE_US)
+    updates = _together(every, amount("atomic_crowd") * _CROWD_US, _UPDATING_NORM)
+    lines = np.maximum(written / LINE_BYTES, 1.0)
+    halves = amount("atomic_halves") * np.maximum(_HALF_US, _HALF_CROWD_US / lines)
+    result: FloatArray = np.maximum(updates, halves)
     return result

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.operations import SORTS
 
-FEATURES_VERSION: Final = 27
+FEATURES_VERSION: Final = 28
 
 
 class Feature(NamedTuple):
@@ -108,7 +108,11 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("spread", "log2 bytes", "bytes of the lines that all of it lies in"),
     Feature("turn_loads", "count", "accesses that a turn of the loop in each block loads"),
     Feature("row_threads", "log2 threads", "threads that share a row of a reduction"),
-    Feature("combined", "log2 operations", "steps in which these put their results together"),
+    Feature(
+        "combined",
+        "log2 operations",
+        "steps in which these put their results together, and those of sorts",
+    ),
     Feature("combining", "log2 steps", "such steps one after the other, of all waves"),
     Feature(
         "vector_bytes", "log2 bytes", "bytes that a thread loads or stores at once, on average"
@@ -164,7 +168,9 @@ FEATURES: Final[tuple[Feature, ...]] = (
     ),
     Feature("atomic_hits", "log2 ratio", "most atomic updates of each element, on average"),
     Feature(
-        "atomic_turns", "log2 updates", "atomic updates, of neighbours in a sector all at once"
+        "atomic_turns",
+        "log2 rounds",
+        "rounds of atomic updates: neighbours in a sector, on a GPU those of a warp, are one",
     ),
     Feature(
         "atomic_crowd", "log2 ratio", "most of these one after the other in each line, on average"

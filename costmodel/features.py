@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import numpy as np
 
-from fusewise.costmodel.atomics import updates_counted
+from fusewise.costmodel.atomics import updates_counted, updates_of_loops
 from fusewise.costmodel.blocks import WARP
 from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
@@ -56,8 +56,9 @@ from fusewise.costmodel.partials import (
 from fusewise.costmodel.shared_work import SharedWork
 from fusewise.costmodel.tiles import holds_rows, tile_of
 from fusewise.costmodel.touches import DISTINCT, MET, wanted
+from fusewise.costmodel.updates import updates_of_warps
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.problem import Problem
+from fusewise.schedule.problem import Node, Problem
 
 __all__ = [
     "COLUMN",
@@ -124,17 +125,34 @@ _SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
 _DEVICE_AT = _columns(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
 
 
-#: Values that a reduction keeps; others keep one.
+#: What it takes threads to put together two results of a reduction, in sums: of the values that it
+#: keeps, of what is compared with care for what is no number, of what is compared with its place.
 _VALUES = {
     "welford_reduce": 3,
     "welford_combine": 3,
     "online_softmax_reduce": 2,
-    "argmax": 2,
-    "argmin": 2,
+    "max": 1.4,
+    "min": 1.4,
+    "argmax": 4.5,
+    "argmin": 4.5,
 }
+#: The same of a step of a sort.
+_SWAP = 13.0
 #: What the first result of a reduction of several takes alone: the column of all of them, and the
 #: one that it has of its own.
 _FIRST_ALONE = {"welford": ("welford", "means"), "online_softmax": ("online_softmax", "")}
+
+
+def _compared(node: Node) -> float:
+    """What a node that sorts its rows compares and swaps, in sums; 0 of any other.
+
+    A bitonic sort of 2^k elements has k (k + 1) / 2 steps, and rows are filled up to that.
+    """
+    if node.kind != "sort":
+        return 0.0
+    k = max(node.rnumel - 1, 1).bit_length()
+    filled = float(1 << k)
+    return _SWAP * node.numel * filled * k * (k + 1) / 2
 
 
 class Featurizer:
@@ -157,11 +175,14 @@ class Featurizer:
         hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced, self._scanned = (
             [
-                (node.numel, node.rnumel, hints[node.name]) if node.kind == kind and hints else None
+                (node.numel, node.rnumel, hints[node.name])
+                if node.kind in kinds and hints
+                else None
                 for node in nodes
             ]
-            for kind in ("reduction", "scan")
+            for kinds in (("reduction",), ("scan", "sort"))
         )
+        self._sorted = [_compared(node) for node in nodes]
         self._kinds = [
             (node.reduction_type, *((a.buffer, a.index) for a in node.reads)) for node in nodes
         ]
@@ -179,12 +200,17 @@ class Featurizer:
             for prefix in _FIRST_ALONE
             if nodes[i].reduction_type.startswith(prefix)
         }
-        self._sums = np.array(
-            [node_sums(node, profile.threads) for node in nodes], dtype=np.float64
-        )
+        updates = [
+            updates_of_warps(node, problem, profile.threads)
+            if blocks
+            else updates_of_loops(node, profile.threads)
+            for node in nodes
+        ]
+        sums = [node_sums(node, own) for node, own in zip(nodes, updates, strict=True)]
+        self._sums = np.array(sums, dtype=np.float64)
         told = [
-            node_told(node, sums[_CLASSES_IN_SUMMED].tolist(), float(sums[_ADDRESS]))
-            for node, sums in zip(nodes, self._sums, strict=True)
+            node_told(node, own[_CLASSES_IN_SUMMED].tolist(), float(own[_ADDRESS]))
+            for node, own in zip(nodes, self._sums, strict=True)
         ]
         self._told = np.array(told, dtype=np.float64)
         self._sorts = np.array([sorts_of(node) for node in nodes], dtype=np.float64)
@@ -195,10 +221,7 @@ class Featurizer:
             row_operations(node, self._frames.resting(i), wholly=self._frames.rests(i))
             for i, node in enumerate(nodes if blocks else ())
         ]
-        extremes = [
-            node_extremes(node, along=bool(places))
-            for node, places in zip(nodes, self._meeting.followed, strict=True)
-        ]
+        extremes = [node_extremes(node, own) for node, own in zip(nodes, updates, strict=True)]
         # Minima are kept negated, so that one reduction finds both.
         self._extremes = np.array(extremes, dtype=np.float64)
         self._device = list(device_amounts(profile).values())
@@ -332,6 +355,8 @@ class Featurizer:
         weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds)
         for i in self._alone(ids):
             weight -= _VALUES[str(self._kinds[i][0])] - 1
+        # The values and their places come of one sort.
+        sorts = {self._kinds[i]: self._sorted[i] for i in ids if self._sorted[i]}
         steps_each = math.log2(tile.row_threads) if tile.row_threads > 1 else 0.0
         met_rows = rows_of[0][0] if rows_of else 0
         # Loops of one turn are none: what a later one waits for lies beside it.
@@ -359,7 +384,7 @@ class Featurizer:
             tile.requests,
             tile.spread,
             tile.row_threads,
-            weight * met_rows * tile.row_threads * steps_each,
+            weight * met_rows * tile.row_threads * steps_each + sum(sorts.values()),
             weight * tile.waves * steps_each,
             len(kinds),
             tile.sectors * SECTOR_BYTES / (tile.waves * tile.turns),

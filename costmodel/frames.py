@@ -7,10 +7,11 @@ Knows nothing of blocks.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fusewise.costmodel.dimensions import Mover, Shape
-from fusewise.costmodel.layout import Layout, layout_of, merged_loops, turned
+from fusewise.costmodel.layout import SECTOR_BYTES, Layout, layout_of, merged_loops, turned
 from fusewise.costmodel.lookups import sought_along
 from fusewise.costmodel.meeting import Met, Moving
 from fusewise.schedule.problem import Node, Problem
@@ -136,6 +137,7 @@ class Frames:
         movers = []
         beside = self._along_rows(ids, main, moving)
         first: dict[tuple[object, ...], int] = {}
+        looked_up: Counter[tuple[object, ...]] = Counter()
         for i, key, size, written, again in moving:
             layout = frames[i][1].get(key)
             if layout is not None and (written or (i, key[0]) not in beside):
@@ -149,11 +151,13 @@ class Frames:
                 elif again_at == layout.origin and not again and not layout.looked_up:
                     # The same under another name.
                     continue
-                elif layout.looked_up:
+                elif layout.looked_up and not layout.anywhere:
                     # One neighbour of what an interpolation looks up after the other.
-                    near = not layout.anywhere
-                else:
+                    near = True
+                elif not layout.looked_up:
                     near = 0 < abs(layout.origin - again_at) * layout.itemsize < _NEAR
+                if layout.anywhere and not written:
+                    near = _beside(layout, place, looked_up)
                 movers.append(Mover(layout, node.numel * node.rnumel, size, written, near, again))
         whole = self._nodes[main].numel * self._nodes[main].rnumel
         steps = any(
@@ -163,6 +167,20 @@ class Frames:
             for m in frames[i][1].values()
         )
         return [shape for shape, _ in frames.values()], movers, steps
+
+
+def _beside(layout: Layout, place: tuple[object, ...], seen: Counter[tuple[object, ...]]) -> bool:
+    """Whether a lookup has the sector of an earlier one: another component of the row found there.
+
+    So many rows are looked up as the component has that is looked up most: one index is loaded
+    once, whichever of them it tells. ``seen`` counts the lookups of each component and is kept up.
+    """
+    sector = (*place, layout.origin * layout.itemsize // SECTOR_BYTES)
+    own = (*sector, layout.origin)
+    seen[own] += 1
+    more = seen[own] > seen[sector]
+    seen[sector] += more
+    return not more
 
 
 def _layouts(

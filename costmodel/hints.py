@@ -19,7 +19,7 @@ _SHORT, _MANY_RESULTS = 32, 64
 _TINY: Final = 512
 _PLAIN_INDEX = re.compile(r"i\d+ : \d+|-?\d+ : .*")
 #: Nodes whose kernels go along rows.
-_ALONG_ROWS: Final = frozenset({"reduction", "scan"})
+_ALONG_ROWS: Final = frozenset({"reduction", "scan", "sort"})
 
 
 def reduction_hints(problem: Problem, cores: int) -> dict[str, Hint]:
@@ -60,7 +60,7 @@ def reduction_hint(node: Node, cores: int, results: int) -> Hint:
 
     ``results`` are those of the whole, where this is the first half of one that was split.
     """
-    if _is_plain(node):
+    if _is_plain(node) or node.kind == "sort":
         return "inner"
     match node.hint:
         case "inner" | "outer" | "outer_tiny" | "default":

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
-from fusewise.costmodel.blocks import WARP
+from fusewise.costmodel.atomics import Updates
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.geometry import STAYS, Walk, walk
 from fusewise.costmodel.interface import FloatArray
-from fusewise.costmodel.layout import LINE_BYTES, SECTOR_BYTES
 from fusewise.costmodel.means import loop_powers
 from fusewise.costmodel.operations import (
     CLASSES,
@@ -30,13 +29,12 @@ from fusewise.costmodel.operations import (
     shared_by_angles,
 )
 from fusewise.costmodel.written_once import operations_of
-from fusewise.schedule.problem import Access, Node
+from fusewise.schedule.problem import Node
 
 #: Threads of a CUDA block that share one reduction.
 _BLOCK: Final = 1024
 _NO_WIDTH: Final = 4
-#: Bytes of the narrowest element that memory itself adds to one by one; narrower neighbours go in
-#: pairs.
+#: Bytes of elements that are computed with as they are; narrower ones are converted.
 _WHOLE: Final = 4
 #: Operations that keep a place that is looked up within bounds, classes of those that tell it, and
 #: how many of these, of arithmetic, blend each value that was loaded instead.
@@ -111,8 +109,8 @@ def sorts_of(node: Node) -> list[float]:
     return found
 
 
-def node_sums(node: Node, threads: int) -> list[float]:
-    """The columns of ``SUMMED`` for one node on a device that runs so many threads at a time."""
+def node_sums(node: Node, updates: Updates) -> list[float]:
+    """The columns of ``SUMMED`` for one node, ``updates`` of which are atomic."""
     iterations = float(node.numel * node.rnumel)
     operations = [0.0] * len(CLASSES)
     weight = _weights(node)
@@ -127,8 +125,6 @@ def node_sums(node: Node, threads: int) -> list[float]:
     index = reduction and node.reduction_type in INDEX_REDUCTIONS
     outer = reduction and largest_read(node).across
     scan = node.kind in ("scan", "sort")
-    atomic = [a for a in node.writes if a.kind == "atomic"]
-    loops = (*node.ranges[0], *node.ranges[1])
     return [
         iterations,
         1.0,
@@ -145,13 +141,9 @@ def node_sums(node: Node, threads: int) -> list[float]:
         iterations * node.reduction_type.startswith("welford"),
         0.0,
         iterations * node.reduction_type.startswith("online_softmax"),
-        sum(a.touched / (2 if _pairs(a, loops) else 1) for a in atomic),
-        sum(
-            _crowd(a, threads) * a.touched
-            for a in atomic
-            if a.itemsize < _WHOLE and not _pairs(a, loops)
-        ),
-        sum(_turns(a, loops) for a in atomic),
+        updates.updates,
+        updates.halves,
+        updates.turns,
         address_operations(node),
     ]
 
@@ -273,16 +265,9 @@ def _is_power(size: str) -> bool:
     return n & (n - 1) == 0
 
 
-def _pairs(access: Access, loops: Sequence[int]) -> bool:
-    """Whether neighbours that are narrower than what memory adds to are added to together."""
-    return access.itemsize < _WHOLE and walk(access, loops).step == 1
-
-
-def node_extremes(node: Node, *, along: bool = False) -> list[float]:
-    """The columns of ``LARGEST``, then those of ``SMALLEST`` negated, for one node.
-
-    ``along`` tells whether what it looks up follows its loops.
-    """
+def node_extremes(node: Node, updates: Updates) -> list[float]:
+    """The columns of ``LARGEST``, then those of ``SMALLEST`` negated, for one node,
+    ``updates`` of which are atomic."""
     loops = [*node.ranges[0], *node.ranges[1]]
     accesses = [a for a in (*node.reads, *node.writes) if a.kind != "opaque"]
     widths = [a.itemsize for a in accesses] or [_NO_WIDTH]
@@ -290,7 +275,6 @@ def node_extremes(node: Node, *, along: bool = False) -> list[float]:
     iterations = node.numel * node.rnumel
     reduction = node.kind == "reduction"
     read = largest_read(node)
-    atomic = [a for a in node.writes if a.kind == "atomic"]
     largest = [
         node.numel,
         node.rnumel,
@@ -300,47 +284,12 @@ def node_extremes(node: Node, *, along: bool = False) -> list[float]:
         iterations,
         node.numel if reduction else 0,
         read.run if reduction and read.across else 0,
-        max(map(_hits, atomic), default=0),
-        max((_line_turns(a, loops, along=along) for a in atomic), default=0),
+        updates.hits,
+        updates.crowd,
         *loop_powers(node),
     ]
     smallest = [iterations, loops[-1] if loops else 1, min(widths)]
     return [float(v) for v in largest] + [-float(v) for v in smallest]
-
-
-def _crowd(access: Access, threads: int) -> float:
-    """How many updates of a narrow element, or of its neighbour, go on at a time on average."""
-    elements = access.bytes / access.itemsize
-    at_a_time = 2.0 * min(threads, access.touched) / max(elements, 1.0)
-    return min(max(at_a_time, 1.0), max(_hits(access), 1.0))
-
-
-def _turns(access: Access, loops: Sequence[int]) -> float:
-    """Updates that memory does one after the other: neighbours in one sector go at once."""
-    at_once = SECTOR_BYTES // max(access.itemsize, _WHOLE)
-    return access.touched / (at_once if walk(access, loops).step == 1 else 1)
-
-
-def _line_turns(access: Access, loops: Sequence[int], *, along: bool) -> float:
-    """Updates that each line does one after the other, on average.
-
-    Those of one warp that find different elements of a line, as places that were loaded do, are
-    one; what follows the loops finds the same element, again and again. Elements that are narrower
-    than what memory adds to are swapped in one by one.
-    """
-    lines = max(access.bytes / LINE_BYTES, 1.0)
-    turns = _turns(access, loops) / lines
-    elements = min(access.bytes, LINE_BYTES) / access.itemsize
-    if along or access.itemsize < _WHOLE or elements <= 1.0 or walk(access, loops).step:
-        return turns
-    missed: float = (1.0 - 1.0 / elements) ** (WARP / lines)
-    met = elements * (1.0 - missed)
-    return turns / max(met, 1.0)
-
-
-def _hits(access: Access) -> float:
-    """How often each element is accessed, on average."""
-    return access.touched * access.itemsize / max(access.bytes, 1)
 
 
 def largest_read(node: Node) -> Walk:

@@ -36,6 +36,9 @@ _SPLIT_ROW: Final = 8192
 _LINE_SECTORS: Final = LINE_BYTES // SECTOR_BYTES
 #: Warps, blocks and registers that a multiprocessor has room for.
 _WARPS, _BLOCKS, _REGISTERS = 64, 32, 65536
+#: Bytes of a table that stay in the cache of a multiprocessor, and lines as long to look up as
+#: what each thread of a warp has elsewhere there.
+_TABLE_BYTES, _TABLE_LINES = 192 << 10, 5.0
 #: Accesses that decide which block is the fastest.
 _DECIDING: Final = 3
 #: Nanoseconds until a load arrives, and sectors and lines that a multiprocessor takes in one.
@@ -281,11 +284,13 @@ def _tile(
         instructions *= times
         issued += instructions
         wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
-        lines += instructions * apart if m.layout.looked_up else 0.0
+        missed = 0.0 if m.near else _missed(m)
+        if m.layout.looked_up:
+            lines += instructions * _looked_up(m.layout, apart, missed)
         # A loop of one turn finds what an earlier one loaded beside it.
         if not m.near and not (m.again and turns == 1):
             # Stores are not gathered: a sector that two of them touch is touched twice.
-            touched = instructions * asked if m.written else each * times
+            touched = instructions * asked if m.written else each * times * missed
             sectors += touched
             stored += touched if m.written else 0.0
             requests += touched * min(apart / asked, 1.0)
@@ -317,6 +322,22 @@ def _tile(
         block=block,
         inner=inner,
     )
+
+
+def _missed(m: Mover) -> float:
+    """Part of what an access reads that its multiprocessor has not kept from another lookup."""
+    if not m.layout.anywhere or m.written:
+        return 1.0
+    return max(1.0 - _TABLE_BYTES / max(m.bytes, 1), 0.0)
+
+
+def _looked_up(layout: Layout, apart: float, missed: float) -> float:
+    """Lines that a warp looks up at once in an access ``apart`` over so many."""
+    if not layout.anywhere:
+        return apart
+    scattered = layout.steps[-1:] == (0,) and (not layout.sought or layout.sought[-1])
+    kept = _TABLE_LINES if scattered else min(apart, _TABLE_LINES)
+    return kept + max(apart - kept, 0.0) * missed
 
 
 @lru_cache(maxsize=1 << 17)

@@ -41,6 +41,7 @@ from fusewise.datasets.generated import (
     segments,
     sequences,
     single,
+    single_indexed,
     spaces,
     statistics,
     styled,
@@ -90,6 +91,7 @@ _MODULES = (
     remade,
     critics,
     single,
+    single_indexed,
 )
 #: Every family of one kind of program.
 KINDS: dict[str, Callable[[Draw], Program]] = {

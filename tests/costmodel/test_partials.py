@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from fusewise.costmodel.atomics import Updates, updates_of_loops
 from fusewise.costmodel.operations import CLASSES, operation_weight
 from fusewise.costmodel.partials import (
     SUMMED,
@@ -50,7 +51,7 @@ def test_offsets_in_windows_are_taken_apart(make_node: MakeNode) -> None:
 def test_sines_with_cosines_take_less_than_each_by_itself(make_node: MakeNode) -> None:
     def angles(*names: str) -> float:
         ops = (("load", 1), *((name, 1) for name in names), ("store", 1))
-        sums = node_sums(make_node("op0", 64, ops=ops), 1)
+        sums = node_sums(make_node("op0", 64, ops=ops), Updates())
         return sums[SUMMED.index("transcendental")]
 
     assert max(angles("sin"), angles("cos")) < angles("cos", "sin") < angles("sin") + angles("cos")
@@ -79,7 +80,7 @@ def test_narrow_elements_are_swapped_in_where_they_lie_apart(
 ) -> None:
     write = Access("a", "atomic", 64, 8 * itemsize, itemsize, 1, index)
     node = make_node("op0", 64, (), (write,), ranges=((8, 8), ()))
-    sums = dict(zip(SUMMED, node_sums(node, 1 << 18), strict=True))
+    sums = dict(zip(SUMMED, node_sums(node, updates_of_loops(node, 1 << 18)), strict=True))
     assert (sums["atomic_halves"] > 0) is alone
 
 
@@ -87,7 +88,9 @@ def test_neighbours_of_two_bytes_are_added_to_two_at_once(make_node: MakeNode) -
     def updates(itemsize: int) -> float:
         write = Access("a", "atomic", 64, 64 * itemsize, itemsize, 1, "i0 + 8*tmp0 : 8")
         node = make_node("op0", 64, (), (write,), ranges=((8, 8), ()))
-        return dict(zip(SUMMED, node_sums(node, 1 << 18), strict=True))["atomic_updates"]
+        return dict(zip(SUMMED, node_sums(node, updates_of_loops(node, 1 << 18)), strict=True))[
+            "atomic_updates"
+        ]
 
     assert updates(4) == 64
     assert updates(2) == 32
@@ -98,7 +101,7 @@ def test_bounds_of_places_are_of_whole_numbers(make_node: MakeNode) -> None:
     gather = Access("a", "gather", 64, 256, 4, 1, "8*tmp0 + tmp1 : ")
     plain = Access("a", "contiguous", 64, 256, 4, 1, "i0 : 64")
     sums = [
-        dict(zip(SUMMED, node_sums(make_node("op0", 64, (read,), ops=ops), 1 << 18), strict=True))
+        dict(zip(SUMMED, node_sums(make_node("op0", 64, (read,), ops=ops), Updates()), strict=True))
         for read in (gather, plain)
     ]
     assert sums[0]["arithmetic"] < sums[1]["arithmetic"] / 2
@@ -108,7 +111,9 @@ def test_narrow_updates_wait_for_those_that_go_on_at_a_time(make_node: MakeNode)
     def halves(elements: int, threads: int) -> float:
         write = Access("a", "atomic", 1 << 20, 2 * elements, 2, 1, "tmp0 : ")
         node = make_node("op0", 1 << 20, (), (write,), ranges=((1 << 10, 1 << 10), ()))
-        return dict(zip(SUMMED, node_sums(node, threads), strict=True))["atomic_halves"]
+        return dict(zip(SUMMED, node_sums(node, updates_of_loops(node, threads)), strict=True))[
+            "atomic_halves"
+        ]
 
     # Each of 4096 elements is updated 256 times, by 128 of 2**18 threads at a time and next to it.
     assert halves(4096, 1 << 18) == 128 * 2**20
@@ -119,7 +124,7 @@ def test_narrow_updates_wait_for_those_that_go_on_at_a_time(make_node: MakeNode)
 
 def test_roots_and_logarithms_of_rows_are_found_once_a_row(make_node: MakeNode) -> None:
     node = make_node("op0", 4096, ops=(("exp", 2), ("log", 1), ("rsqrt", 2)), ranges=((64, 64), ()))
-    plain = dict(zip(CLASSES, node_sums(node, 1)[SUMMED.index(CLASSES[0]) :], strict=False))
+    plain = dict(zip(CLASSES, node_sums(node, Updates())[SUMMED.index(CLASSES[0]) :], strict=False))
     for resting in range(4):
         again = dict(zip(CLASSES, row_operations(node, resting).tolist(), strict=True))
         assert again["transcendental"] == pytest.approx(min(resting, 1) * 4.5 * 63 * 64)
