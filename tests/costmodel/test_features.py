@@ -380,3 +380,67 @@ def test_a_kernel_that_starts_again_reads_again(
     np.testing.assert_array_equal(unordered, one)
     assert featurizer.key(once) != featurizer.key(twice)
     assert featurizer.key(once[:2]) == frozenset(once[:2])
+
+
+def test_rows_that_are_sorted_are_held_whole(gpu: DeviceProfile, make_node: MakeNode) -> None:
+    def features(width: int, results: int = 1) -> np.ndarray:
+        rows = 4096
+        n = rows * width
+        nodes = tuple(
+            make_node(
+                f"op{i}",
+                rows,
+                (Access("x", "contiguous", n, 4 * n, 4, 1, f"i0 : {n}"),),
+                (Access(f"buf{i}", "contiguous", n, 4 * n, 4, 1, f"i0 : {n}"),),
+                (("index_expr", 1), ("load", 1), ("sort", 1), ("store", 1)),
+                device="cuda",
+                kind="sort",
+                rnumel=width,
+                ranges=((rows,), (width,)),
+                order=i,
+            )
+            for i in range(results)
+        )
+        names = tuple(node.name for node in nodes)
+        buffers = (
+            Buffer("x", 4 * n, "float32", True, False, names),
+            *(Buffer(f"buf{i}", 4 * n, "float32", False, True, ()) for i in range(results)),
+        )
+        problem = Problem("sorted", "inference", nodes, buffers, (), ())
+        return Featurizer(problem, gpu).group(names)
+
+    short, long = features(64), features(256)
+    assert short[COLUMN["persistent"]] == long[COLUMN["persistent"]] == 1
+    # 21 and 36 steps for each of as many elements.
+    steps = 2 ** long[COLUMN["combined"]] / 2 ** short[COLUMN["combined"]]
+    assert steps == pytest.approx(4 * 36 / 21)
+    # Rows are filled up; values and places come of one sort.
+    filled = features(200)[COLUMN["combined"]]
+    assert filled == features(256)[COLUMN["combined"]] == features(256, 2)[COLUMN["combined"]]
+    assert roofline_us(long[None])[0] > 4 * roofline_us(short[None])[0]
+
+
+def test_the_largest_and_its_place_take_more_to_find_than_a_sum(
+    gpu: DeviceProfile, make_node: MakeNode
+) -> None:
+    def combined(kind: str) -> float:
+        n = 4096 * 1536
+        node = make_node(
+            "op0",
+            4096,
+            (Access("x", "contiguous", n, 4 * n, 4, 1, f"i0 : {n}"),),
+            (Access("buf0", "contiguous", 4096, 4 * 4096, 4, 1, "i0 : 4096"),),
+            device="cuda",
+            kind="reduction",
+            rnumel=1536,
+            ranges=((4096,), (1536,)),
+            reduction_type=kind,
+        )
+        buffers = (
+            Buffer("x", 4 * n, "float32", True, False, ("op0",)),
+            Buffer("buf0", 4 * 4096, "float32", False, True, ()),
+        )
+        problem = Problem("reduced", "inference", (node,), buffers, (), ())
+        return float(Featurizer(problem, gpu).group(["op0"])[COLUMN["combined"]])
+
+    assert combined("sum") < combined("max") == combined("min") < combined("argmax")

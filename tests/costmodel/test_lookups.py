@@ -128,39 +128,44 @@ def test_what_is_sought_along_a_loop_moves_along_that(gpu: DeviceProfile, lookup
     assert lines < turns / 16
 
 
-def test_no_more_is_found_than_there_is(gpu: DeviceProfile, lookup: Lookup) -> None:
-    def lines(entries: int) -> float:
-        problem = lookup(loaded=True)
-        small = Access("image", "gather", _OUT, 4 * entries, 4, 0, "tmp0 : ")
-        node = msgspec.structs.replace(
-            problem.nodes[0],
-            reads=(small, problem.nodes[0].reads[1]),
-            ops=(("indirect_indexing", 1), ("load", 2), ("store", 1)),
-        )
-        problem = msgspec.structs.replace(problem, nodes=(node,))
-        return float(2 ** Featurizer(problem, gpu).group(["op0"])[COLUMN["lines"]])
-
-    assert lines(32) < lines(1 << 20) / 10
+def table_lookup(lookup: Lookup, entries: int, indices: tuple[str, ...]) -> Problem:
+    """Elements of a table at ``indices``, each place told by the one map."""
+    problem = lookup(loaded=True)
+    (node,) = problem.nodes
+    found = (Access("image", "gather", _OUT, 4 * entries, 4, 0, index) for index in indices)
+    ops = (("indirect_indexing", len(indices)), ("load", 1 + len(indices)), ("store", 1))
+    node = msgspec.structs.replace(node, reads=(*found, node.reads[1]), ops=ops)
+    image = msgspec.structs.replace(problem.buffers[0], bytes=4 * entries)
+    return msgspec.structs.replace(problem, nodes=(node,), buffers=(image, *problem.buffers[1:]))
 
 
-def test_an_update_each_turn_is_counted(gpu: DeviceProfile, lookup: Lookup) -> None:
-    def features(itemsize: int) -> np.ndarray:
-        added = Access("out", "atomic", 64, 64 * itemsize, itemsize, 64, "64*i0 + tmp0 : 64")
-        problem = lookup(loaded=True)
-        node = msgspec.structs.replace(problem.nodes[0], writes=(added,))
-        out = Buffer("out", 4096 * itemsize, "float", False, True, ())
-        buffers = (*problem.buffers[:2], out)
-        changed = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
-        return Featurizer(changed, gpu).group(["op0"])
+def test_what_a_small_table_gives_stays_near(gpu: DeviceProfile, lookup: Lookup) -> None:
+    def amounts(entries: int) -> dict[str, float]:
+        features = Featurizer(table_lookup(lookup, entries, ("tmp0 : ",)), gpu).group(["op0"])
+        return {name: 2 ** features[COLUMN[name]] for name in ("lines", "sector_bytes")}
 
-    whole, half = features(4), features(2)
-    assert 2 ** whole[COLUMN["atomic_updates"]] == pytest.approx(_OUT, rel=0.01)
-    assert 2 ** whole[COLUMN["atomic_hits"]] == pytest.approx(_OUT / 4096, rel=0.01)
-    # Each goes anywhere in its row, so it takes its turn; 4096 elements lie in 128 lines.
-    assert 2 ** whole[COLUMN["atomic_turns"]] == pytest.approx(_OUT, rel=0.01)
-    assert 2 ** whole[COLUMN["atomic_crowd"]] == pytest.approx(_OUT / 128, rel=0.01)
-    assert whole[COLUMN["atomic_halves"]] == 0.0
-    assert roofline_us(half[None])[0] > 2 * roofline_us(whole[None])[0]
+    small, large = amounts(32), amounts(1 << 22)
+    # Threads of a warp that are sent to different places there take turns all the same.
+    assert _OUT / 32 < small["lines"] < large["lines"] / 5
+    # The map and the result: 12 bytes each.
+    assert small["sector_bytes"] == pytest.approx(12 * _OUT, rel=0.05)
+    assert large["sector_bytes"] > 2 * small["sector_bytes"]
+
+
+def test_components_of_a_row_are_found_together(gpu: DeviceProfile, lookup: Lookup) -> None:
+    def sectors(*indices: str) -> float:
+        problem = table_lookup(lookup, 1 << 22, indices)
+        beside = 12 * _OUT
+        return float(2 ** Featurizer(problem, gpu).group(["op0"])[COLUMN["sector_bytes"]]) - beside
+
+    one = sectors("4*tmp0 : ")
+    assert sectors("4*tmp0 : ", "4*tmp1 + 1 : ", "4*tmp2 + 3 : ") == pytest.approx(one, rel=0.01)
+    # Another place in all components, and one in which fewer of them are looked up.
+    two = ("4*tmp0 : ", "4*tmp1 : ", "4*tmp2 + 1 : ", "4*tmp3 + 1 : ")
+    assert sectors(*two) == pytest.approx(2 * one, rel=0.01)
+    assert sectors(*two[:3]) == pytest.approx(2 * one, rel=0.01)
+    # Rows longer than a sector have components in several.
+    assert sectors("16*tmp0 : ", "16*tmp1 + 8 : ") == pytest.approx(2 * one, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -226,32 +231,6 @@ def test_integers_that_could_be_the_index_may_lead_anywhere(lookup: Lookup) -> N
             node, ranges=((64, 64, 512), ()), reads=(row, words), origins=(resizes, given)
         )
         assert not follows_loops(node, problem)
-
-
-def test_updates_of_a_warp_that_find_different_elements_of_a_line_go_at_once(
-    gpu: DeviceProfile, lookup: Lookup
-) -> None:
-    def crowd(entries: int, itemsize: int = 4, *, loaded: bool = True) -> float:
-        problem = lookup(loaded=loaded)
-        added = Access("out", "atomic", 1, itemsize, itemsize, 0, "tmp0 : ")
-        node = msgspec.structs.replace(
-            problem.nodes[0],
-            reads=problem.nodes[0].reads[1:],
-            writes=(added,),
-            ops=(*(() if loaded else (("index_expr", 1),)), ("indirect_indexing", 1), ("store", 1)),
-        )
-        out = Buffer("out", entries * itemsize, "float", False, True, ())
-        buffers = (*problem.buffers[:2], out)
-        changed = msgspec.structs.replace(problem, nodes=(node,), buffers=buffers)
-        return float(2 ** Featurizer(changed, gpu).group(["op0"])[COLUMN["atomic_crowd"]])
-
-    # All of 32 threads look for one of six bins, and find nearly all of them.
-    assert crowd(6) == pytest.approx(_OUT / 6, rel=0.01)
-    assert crowd(32) == pytest.approx(_OUT / 20.4, rel=0.01)
-    # Of 256 lines two threads seldom look for the same, which follow the loops all for one.
-    assert crowd(32 * 256) == pytest.approx(_OUT / 256, rel=0.01)
-    assert crowd(6, loaded=False) == pytest.approx(_OUT, rel=0.01)
-    assert crowd(6, 2) == pytest.approx(_OUT, rel=0.01)
 
 
 def loads(problem: Problem, profile: DeviceProfile) -> float:
