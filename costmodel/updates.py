@@ -77,69 +77,111 @@ def _of(access: Access, node: Node, problem: Problem, threads: int) -> Updates:
     )
 
 
+class _Rows(NamedTuple):
+    """How an access goes through memory while a warp goes along its node's innermost loop."""
+
+    itemsize: int
+    #: Elements of a row that a warp has, and how many rows.
+    row: float
+    rows: float
+    #: Places that a lookup may lead to while the loops in the index stand still, and bytes from one
+    #: to the next.
+    places: float
+    pitch: float
+    #: Elements from one turn to the next, but for what is looked up.
+    step: int
+    #: Whether the loops in the index keep rows apart, wherever lookups lead.
+    apart: bool
+
+
 def _warp(
     access: Access, node: Node, problem: Problem, loops: Sequence[int], elements: float
 ) -> tuple[_Warp, bool]:
     """What one warp does, and whether it goes along rows whose neighbours are updated together."""
-    size = access.itemsize
     inner = next((extent for extent in reversed(loops) if extent > 1), 1)
     formula = formula_of(access.index)
     own = math.prod(formula.sizes) if formula is not None else 1
-    places = max(elements / own, 1.0)
     lookups = looked_up_steps(access.index)
-    pitch = lookups[-1] * size if lookups else size
     walked = walk(access, loops)
-    step = walked.step
-    if not lookups:
-        inner = walked.run if step == 1 else inner
+    if not lookups and walked.step == 1:
+        inner = walked.run
+    near = follows_loops(node, problem) and (len(lookups) > 1 or _computes(node))
     row = min(inner, WARP)
-    rows = WARP / row
-    neighbours = follows_loops(node, problem) and (len(lookups) > 1 or _computes(node))
-    # Rows that lie apart by themselves never meet.
-    along = neighbours or not lookups or (step == 1 and own >= 2 * inner)
-    stays = neighbours or not lookups or not _sought_anew(node, problem, loops)
-    if neighbours and step != 1:
-        # Neighbours find one place after the other, or the same ones.
-        width = lookups[-2] / lookups[-1] if len(lookups) > 1 else places
-        together = max(inner / max(width, 1.0), 1.0)
-        span = WARP / (inner / max(width, 1.0)) * pitch
-        most = WARP / together
-        sectors = min(max(span / SECTOR_BYTES, 1.0), most)
-        lines = min(max(span / LINE_BYTES, 1.0), most)
-        return _Warp(sectors, lines, together, together, _BURST), False
-    if stays and step == 1:
-        met = rows if along else _met(places, rows)
-        touched = max(row * size / SECTOR_BYTES, 1.0)
-        in_line = max(row * size / LINE_BYTES, 1.0)
-        near = 1.0 if along else min(pitch / LINE_BYTES, 1.0)
-        rounds = 1.0 if along else _rounds(places, rows)
-        lines = met * in_line if near == 1.0 else _met(places * near, rows) * in_line
-        close = min(max(pitch, row * size) / SECTOR_BYTES, 1.0)
-        sectors = _met(places * close, rows) * touched if not along else rows * touched
-        return _Warp(sectors, min(lines, sectors), rounds, rounds), inner % _TOGETHER == 0
-    if stays:
-        # Each row's updates are of one element, or in steps.
-        met = _met(places, rows)
-        rounds = _rounds(places, rows) * (1.0 if step else row)
-        sectors = met * (min(max(row * step * size / SECTOR_BYTES, 1.0), row) if step else 1.0)
-        return _Warp(sectors, sectors, rounds, rounds), False
-    if step == 1:
-        # Each column finds a row of its own.
-        beside = min(SECTOR_BYTES / size, row)
-        sectors = WARP / beside * _met(places, beside)
-        lines = rows * _met(places * min(pitch / LINE_BYTES, 1.0), row)
-        rounds = 1.0 if along else _rounds(places, rows)
-        return _Warp(sectors, min(lines, sectors), rounds, rounds), False
-    if own == 1:
-        row, rows = WARP, 1.0
-    # Rows lie side by side.
-    span = rows * places * pitch
-    sectors = rows * _met(places * min(pitch / SECTOR_BYTES, 1.0), row)
-    sectors = min(sectors, max(span / SECTOR_BYTES, 1.0))
-    lines = min(rows * _met(places * min(pitch / LINE_BYTES, 1.0), row), sectors)
-    lines = min(lines, max(span / LINE_BYTES, 1.0))
-    beside = min(places, max(SECTOR_BYTES / pitch, 1.0))
-    return _Warp(sectors, lines, _rounds(beside, WARP / sectors), _rounds(places, row)), False
+    rows = _Rows(
+        itemsize=access.itemsize,
+        row=row,
+        rows=WARP / row,
+        places=max(elements / own, 1.0),
+        pitch=(lookups[-1] if lookups else 1) * access.itemsize,
+        step=walked.step,
+        # One of more elements than the innermost loop has is moved by another loop, too.
+        apart=near or not lookups or (walked.step == 1 and own >= 2 * inner),
+    )
+    if near and rows.step != 1:
+        width = lookups[-2] / lookups[-1] if len(lookups) > 1 else rows.places
+        return _beside_one_another(rows, inner / max(width, 1.0)), False
+    if near or not lookups or not _sought_anew(node, problem, loops):
+        if rows.step == 1:
+            return _along(rows), inner % _TOGETHER == 0
+        return _at_a_place(rows), False
+    if rows.step == 1:
+        return _columns(rows), False
+    return _anywhere(rows if own > 1 else rows._replace(row=WARP, rows=1.0)), False
+
+
+def _beside_one_another(rows: _Rows, each: float) -> _Warp:
+    """Neighbours find one place after the other, ``each`` of them by so many."""
+    together = max(each, 1.0)
+    span = WARP / each * rows.pitch
+    sectors, lines = (
+        min(max(span / piece, 1.0), WARP / together) for piece in (SECTOR_BYTES, LINE_BYTES)
+    )
+    return _Warp(sectors, lines, together, together, _BURST)
+
+
+def _along(rows: _Rows) -> _Warp:
+    """Each row goes along memory from a place of its own."""
+    size = rows.row * rows.itemsize
+    sectors, lines = max(size / SECTOR_BYTES, 1.0), max(size / LINE_BYTES, 1.0)
+    if rows.apart:
+        return _Warp(rows.rows * sectors, rows.rows * lines, 1.0, 1.0)
+    close = min(max(rows.pitch, size) / SECTOR_BYTES, 1.0)
+    sectors *= _met(rows.places * close, rows.rows)
+    lines *= _met(rows.places * min(rows.pitch / LINE_BYTES, 1.0), rows.rows)
+    rounds = _rounds(rows.places, rows.rows)
+    return _Warp(sectors, min(lines, sectors), rounds, rounds)
+
+
+def _at_a_place(rows: _Rows) -> _Warp:
+    """Each row's updates are of one element, or of one after the other in steps."""
+    met, rounds = _met(rows.places, rows.rows), _rounds(rows.places, rows.rows)
+    if not rows.step:
+        return _Warp(met, met, rounds * rows.row, rounds * rows.row)
+    span = rows.row * rows.step * rows.itemsize
+    sectors = met * min(max(span / SECTOR_BYTES, 1.0), rows.row)
+    return _Warp(sectors, sectors, rounds, rounds)
+
+
+def _columns(rows: _Rows) -> _Warp:
+    """Each element of a row finds another row to be added to, in its own column."""
+    beside = min(SECTOR_BYTES / rows.itemsize, rows.row)
+    sectors = WARP / beside * _met(rows.places, beside)
+    lines = rows.rows * _met(rows.places * min(rows.pitch / LINE_BYTES, 1.0), rows.row)
+    rounds = 1.0 if rows.apart else _rounds(rows.places, rows.rows)
+    return _Warp(sectors, min(lines, sectors), rounds, rounds)
+
+
+def _anywhere(rows: _Rows) -> _Warp:
+    """Each element finds a place of its own among those of its row, which lie side by side."""
+    places, pitch = rows.places, rows.pitch
+    span = rows.rows * places * pitch
+    sectors, lines = (
+        min(rows.rows * _met(places * min(pitch / piece, 1.0), rows.row), max(span / piece, 1.0))
+        for piece in (SECTOR_BYTES, LINE_BYTES)
+    )
+    in_sector = min(places, max(SECTOR_BYTES / pitch, 1.0))
+    meeting = _rounds(in_sector, WARP / sectors)
+    return _Warp(sectors, min(lines, sectors), meeting, _rounds(places, rows.row))
 
 
 def _computes(node: Node) -> bool:
