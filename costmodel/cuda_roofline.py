@@ -69,8 +69,6 @@ _LINES_US: Final = 1200.0
 #: Lanes beyond the ends of rows that are reduced compute like the others: the power of all lanes
 #: over those within.
 _PADDED: Final = 0.85
-#: Exponent at which arithmetic slows down with the part of the multiprocessors that have no block.
-_IDLE: Final = 0.887
 #: Exponents of the norms that memory and arithmetic, and these and waiting, are put together by,
 #: since they do not quite overlap: a large one would take the greater of the two, 1 their sum.
 _NORM, _WAITING_NORM = 3.88, 1.46
@@ -144,8 +142,8 @@ def cuda_parts(
     beyond = np.where(amount("reductions") > 0, amount("padding"), 0.0)
     lanes = (1.0 + beyond) ** _PADDED
     exponentials = amount("transcendental") / rate("device_transcendental")
-    operations = lanes * work / additions / filled**_IDLE
-    functions = lanes * exponentials * _EXPONENTIAL_SHARE / filled**_IDLE
+    operations = lanes * work / additions / filled
+    functions = lanes * exponentials * _EXPONENTIAL_SHARE / filled
     matrices = 1.0 + (TENSOR_CORES - 1.0) * amount("half")
     arithmetic = operations + functions + amount("flops") / (2.0 * additions * matrices)
 
