@@ -19,6 +19,8 @@ from fusewise.schedule.problem import Access, Node, Problem
 #: Bytes of the narrowest element that memory itself adds to one by one; narrower neighbours go in
 #: pairs.
 WHOLE_BYTES: Final = 4
+#: Updates that are on their way at a time.
+_TOGETHER: Final = 32
 
 
 class Updates(NamedTuple):
@@ -61,13 +63,16 @@ def updates_counted(node: Node, problem: Problem) -> Node:
     return node if writes == node.writes else msgspec.structs.replace(node, writes=writes)
 
 
-def updates_of_loops(node: Node, threads: int) -> Updates:
-    """The atomic stores of ``node`` where each of so many ``threads`` makes one after the other."""
+def updates_of_loops(node: Node, threads: int, *, along: bool) -> Updates:
+    """The atomic stores of ``node`` where each of so many ``threads`` makes one after the other.
+
+    ``along`` tells whether what it looks up follows its loops.
+    """
     loops = (*node.ranges[0], *node.ranges[1])
-    return in_one_kernel([_of(a, loops, threads) for a in node.writes if a.kind == "atomic"])
+    return in_one_kernel([_of(a, loops, threads, along) for a in node.writes if a.kind == "atomic"])
 
 
-def _of(access: Access, loops: Sequence[int], threads: int) -> Updates:
+def _of(access: Access, loops: Sequence[int], threads: int, along: bool) -> Updates:
     elements = access.bytes / access.itemsize
     hits = access.touched * access.itemsize / max(access.bytes, 1)
     whole, contiguous = access.itemsize >= WHOLE_BYTES, walk(access, loops).step == 1
@@ -76,10 +81,17 @@ def _of(access: Access, loops: Sequence[int], threads: int) -> Updates:
     crowd = min(max(at_a_time, 1.0), max(hits, 1.0))
     at_once = SECTOR_BYTES // max(access.itemsize, WHOLE_BYTES) if contiguous else 1
     turns = access.touched / at_once
+    lines = max(access.bytes / LINE_BYTES, 1.0)
+    in_line = min(elements, LINE_BYTES / access.itemsize)
+    # Of updates that follow one another, those that places which were loaded send to different
+    # elements of a line are one turn of it; what follows the loops finds one element over and over.
+    met = 1.0
+    if whole and in_line > 1.0 and not along and walk(access, loops).step == 0:
+        met = max(in_line * (1.0 - (1.0 - 1.0 / in_line) ** (_TOGETHER / lines)), 1.0)
     return Updates(
         updates=access.touched / (1 if whole or not contiguous else 2),
         halves=0.0 if whole or contiguous else crowd * access.touched,
         turns=turns,
         hits=hits,
-        crowd=turns / max(access.bytes / LINE_BYTES, 1.0),
+        crowd=turns / lines / met,
     )

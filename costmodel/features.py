@@ -203,8 +203,8 @@ class Featurizer:
         updates = [
             updates_of_warps(node, problem, profile.threads)
             if blocks
-            else updates_of_loops(node, profile.threads)
-            for node in nodes
+            else updates_of_loops(node, profile.threads, along=bool(followed))
+            for node, followed in zip(nodes, self._meeting.followed, strict=True)
         ]
         sums = [node_sums(node, own) for node, own in zip(nodes, updates, strict=True)]
         self._sums = np.array(sums, dtype=np.float64)

@@ -80,7 +80,9 @@ def test_narrow_elements_are_swapped_in_where_they_lie_apart(
 ) -> None:
     write = Access("a", "atomic", 64, 8 * itemsize, itemsize, 1, index)
     node = make_node("op0", 64, (), (write,), ranges=((8, 8), ()))
-    sums = dict(zip(SUMMED, node_sums(node, updates_of_loops(node, 1 << 18)), strict=True))
+    sums = dict(
+        zip(SUMMED, node_sums(node, updates_of_loops(node, 1 << 18, along=False)), strict=True)
+    )
     assert (sums["atomic_halves"] > 0) is alone
 
 
@@ -88,9 +90,9 @@ def test_neighbours_of_two_bytes_are_added_to_two_at_once(make_node: MakeNode) -
     def updates(itemsize: int) -> float:
         write = Access("a", "atomic", 64, 64 * itemsize, itemsize, 1, "i0 + 8*tmp0 : 8")
         node = make_node("op0", 64, (), (write,), ranges=((8, 8), ()))
-        return dict(zip(SUMMED, node_sums(node, updates_of_loops(node, 1 << 18)), strict=True))[
-            "atomic_updates"
-        ]
+        return dict(
+            zip(SUMMED, node_sums(node, updates_of_loops(node, 1 << 18, along=False)), strict=True)
+        )["atomic_updates"]
 
     assert updates(4) == 64
     assert updates(2) == 32
@@ -111,9 +113,9 @@ def test_narrow_updates_wait_for_those_that_go_on_at_a_time(make_node: MakeNode)
     def halves(elements: int, threads: int) -> float:
         write = Access("a", "atomic", 1 << 20, 2 * elements, 2, 1, "tmp0 : ")
         node = make_node("op0", 1 << 20, (), (write,), ranges=((1 << 10, 1 << 10), ()))
-        return dict(zip(SUMMED, node_sums(node, updates_of_loops(node, threads)), strict=True))[
-            "atomic_halves"
-        ]
+        return dict(
+            zip(SUMMED, node_sums(node, updates_of_loops(node, threads, along=False)), strict=True)
+        )["atomic_halves"]
 
     # Each of 4096 elements is updated 256 times, by 128 of 2**18 threads at a time and next to it.
     assert halves(4096, 1 << 18) == 128 * 2**20

@@ -128,5 +128,5 @@ def test_rows_whose_places_are_found_for_each_element_are_not_updated_together(
 
 def test_an_update_each_turn_is_counted_on_a_cpu(make_node: MakeNode) -> None:
     node, _ = scattered(make_node, "tmp0 : ", 4096)
-    found = updates_of_loops(node, 2)
+    found = updates_of_loops(node, 2, along=True)
     assert found == Updates(_TURNS, 0.0, _TURNS, _TURNS / 4096, _TURNS / 128)
