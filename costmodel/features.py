@@ -171,7 +171,7 @@ class Featurizer:
         blocks = profile.kind == "cuda"
         self._work = None if blocks else Work(problem, profile, nodes)
         self._overwriting = Overwriting(problem, nodes, self._rank)
-        self._frames = Frames(nodes, problem, self._meeting.followed)
+        self._frames = Frames(nodes, problem, self._meeting.followed, blocks=blocks)
         hints = reduction_hints(problem, profile.cores) if blocks else {}
         self._reduced, self._scanned = (
             [

@@ -25,11 +25,18 @@ class Frames:
     """Loops and layouts of one problem's nodes, which are numbered as given."""
 
     def __init__(
-        self, nodes: Sequence[Node], problem: Problem, followed: Sequence[Mapping[_Key, int]]
+        self,
+        nodes: Sequence[Node],
+        problem: Problem,
+        followed: Sequence[Mapping[_Key, int]],
+        *,
+        blocks: bool,
     ) -> None:
         """``nodes`` are of ``problem``; ``followed`` are the sizes, in elements, of buffers that
-        each goes through in the order of its loops although it looks up where."""
+        each goes through in the order of its loops although it looks up where; ``blocks`` of
+        threads run them, or loops."""
         self._nodes = nodes
+        self._blocks = blocks
         self._loops = [
             tuple(extent for extent in (*n.ranges[0], *n.ranges[1]) if extent > 1) for n in nodes
         ]
@@ -151,12 +158,12 @@ class Frames:
                 elif again_at == layout.origin and not again and not layout.looked_up:
                     # The same under another name.
                     continue
-                elif layout.looked_up and not layout.anywhere:
+                elif layout.looked_up:
                     # One neighbour of what an interpolation looks up after the other.
-                    near = True
-                elif not layout.looked_up:
+                    near = not layout.anywhere
+                else:
                     near = 0 < abs(layout.origin - again_at) * layout.itemsize < _NEAR
-                if layout.anywhere and not written:
+                if self._blocks and layout.anywhere and not written:
                     near = _beside(layout, place, looked_up)
                 movers.append(Mover(layout, node.numel * node.rnumel, size, written, near, again))
         whole = self._nodes[main].numel * self._nodes[main].rnumel

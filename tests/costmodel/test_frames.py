@@ -28,11 +28,11 @@ def test_loops_of_equal_extents_are_told_apart_by_a_buffer_that_both_go_through(
     out = Access("out", "contiguous", size, 4 * size, 4, 1, place)
     last = make_node("op0", size, (), (write,), ranges=((2, rows, columns, channels), ()))
     first = make_node("op1", size, (read,), (out,), ranges=((2, channels, rows, columns), ()))
-    frames = Frames([last, first], _problem(last, first), [{}, {}])
+    frames = Frames([last, first], _problem(last, first), [{}, {}], blocks=True)
     assert frames.turns(0, 1) == (0, 3, 1, 2)
     # A node with other loops needs none.
     other = make_node("op2", 8, ranges=((8,), ()))
-    assert Frames([last, other], _problem(last, other), [{}, {}]).turns(0, 1) == ()
+    assert Frames([last, other], _problem(last, other), [{}, {}], blocks=True).turns(0, 1) == ()
 
 
 def _problem(*nodes: Node, buffers: tuple[Buffer, ...] = ()) -> Problem:
@@ -49,7 +49,7 @@ def test_what_is_looked_up_moves_along_loops_that_move_its_index(
     out = Access("out", "contiguous", 8192, 4 * 8192, 4, 1, "i0 : 8192")
     node = make_node("op0", 8192, (number, table), (out,), ranges=((64, 128), ()))
     numbers = Buffer("number", 8 * 8192, "torch.int64", True, False, ("op0",))
-    frames = Frames([node], _problem(node, buffers=(numbers,)), [{}])
+    frames = Frames([node], _problem(node, buffers=(numbers,)), [{}], blocks=True)
     found = frames.frame(0, ())[1]["table", "tmp0 : "]
     assert found.anywhere
     assert found.sought == (sought or (True, True))
