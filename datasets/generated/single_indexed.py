@@ -38,7 +38,6 @@ def single_scans(draw: Draw) -> Program:
 
 def _together(draw: Draw, kinds: list[Callable[[Draw, int], _Part]]) -> Program:
     """One program of parts, each of other sizes: equal loops would become one kernel."""
-    draw.training = False
     parts: list[_Part] = []
     for kind in kinds:
         share = draw.choice((1, 2, 4, 16, 64))

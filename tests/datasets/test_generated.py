@@ -25,6 +25,7 @@ UNTRAINED = {
     *("class_centres", "particles_on_grid", "cell_fluxes", "reactions", "depth_fusion"),
     *("reordered_beams", "draft_acceptance", "byte_cache", "tones", "mixed_batches"),
     *("calibrated", "hits", "kept_codes", "compressed", "filtered", "level_set"),
+    *("single_updates", "single_lookups", "single_scans"),
 }
 
 Run = Callable[[GraphSample], list[torch.Tensor]]
