@@ -46,6 +46,20 @@ def in_one_kernel(several: Sequence[Updates]) -> Updates:
     return Updates(sum(updates), sum(halves), sum(turns), max(hits), max(crowd))
 
 
+def contenders(access: Access, elements: float, hits: float, threads: int) -> float:
+    """Updates of a narrow element, or of its neighbour, that go on at a time, on average.
+
+    Of ``elements``, each updated ``hits`` times, on a device that runs so many ``threads``.
+    """
+    at_a_time = 2.0 * min(threads, access.touched) / max(elements, 1.0)
+    return min(max(at_a_time, 1.0), max(hits, 1.0))
+
+
+def places_met(places: float, lookups: float) -> float:
+    """Of so many ``places``, how many are found by so many ``lookups``, on average."""
+    return places * (1.0 - (1.0 - 1.0 / places) ** lookups) if places > 1.0 else 1.0
+
+
 def updates_counted(node: Node, problem: Problem) -> Node:
     """``node`` with each atomic store touching an element a turn, and no more than the buffer."""
     turns = node.numel * node.rnumel
@@ -75,10 +89,8 @@ def updates_of_loops(node: Node, threads: int, *, along: bool) -> Updates:
 def _of(access: Access, loops: Sequence[int], threads: int, along: bool) -> Updates:
     elements = access.bytes / access.itemsize
     hits = access.touched * access.itemsize / max(access.bytes, 1)
-    whole, contiguous = access.itemsize >= WHOLE_BYTES, walk(access, loops).step == 1
-    # How many updates of a narrow element, or of its neighbour, go on at a time on average.
-    at_a_time = 2.0 * min(threads, access.touched) / max(elements, 1.0)
-    crowd = min(max(at_a_time, 1.0), max(hits, 1.0))
+    step = walk(access, loops).step
+    whole, contiguous = access.itemsize >= WHOLE_BYTES, step == 1
     at_once = SECTOR_BYTES // max(access.itemsize, WHOLE_BYTES) if contiguous else 1
     turns = access.touched / at_once
     lines = max(access.bytes / LINE_BYTES, 1.0)
@@ -86,11 +98,13 @@ def _of(access: Access, loops: Sequence[int], threads: int, along: bool) -> Upda
     # Of updates that follow one another, those that places which were loaded send to different
     # elements of a line are one turn of it; what follows the loops finds one element over and over.
     met = 1.0
-    if whole and in_line > 1.0 and not along and walk(access, loops).step == 0:
-        met = max(in_line * (1.0 - (1.0 - 1.0 / in_line) ** (_TOGETHER / lines)), 1.0)
+    if whole and not along and step == 0:
+        met = max(places_met(in_line, _TOGETHER / lines), 1.0)
     return Updates(
         updates=access.touched / (1 if whole or not contiguous else 2),
-        halves=0.0 if whole or contiguous else crowd * access.touched,
+        halves=0.0
+        if whole or contiguous
+        else contenders(access, elements, hits, threads) * access.touched,
         turns=turns,
         hits=hits,
         crowd=turns / lines / met,

@@ -11,7 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.atomics import WHOLE_BYTES, Updates, in_one_kernel
+from fusewise.costmodel.atomics import (
+    WHOLE_BYTES,
+    Updates,
+    contenders,
+    in_one_kernel,
+    places_met,
+)
 from fusewise.costmodel.blocks import WARP
 from fusewise.costmodel.geometry import formula_of, looked_up_steps, walk
 from fusewise.costmodel.layout import LINE_BYTES, SECTOR_BYTES
@@ -61,13 +67,13 @@ def _of(access: Access, node: Node, problem: Problem, threads: int) -> Updates:
     warps = access.touched / WARP
     lines = max(size / LINE_BYTES, 1.0)
     few = min((lines - 1.0) / 4.0, 1.0) / (1.0 + lines / _FEW_LINES)
-    in_lines = _met(lines, warp.lines)
-    in_sectors = _met(max(size / SECTOR_BYTES, 1.0), warp.sectors)
+    in_lines = places_met(lines, warp.lines)
+    in_sectors = places_met(max(size / SECTOR_BYTES, 1.0), warp.sectors)
     rounds = (1.0 + _UNEVEN * few) * in_lines * warp.rounds * warp.burst
     rounds += _SECTOR_ROUND * max(in_sectors - in_lines, 0.0)
     hits = access.touched / elements
     whole = access.itemsize >= WHOLE_BYTES
-    crowd = min(max(2.0 * min(threads, access.touched) / elements, 1.0), max(hits, 1.0))
+    crowd = contenders(access, elements, hits, threads)
     return Updates(
         updates=access.touched / (1 if whole or not rows else 2),
         halves=0.0 if whole or rows else min(crowd, _CONTENDERS) * access.touched,
@@ -146,15 +152,15 @@ def _along(rows: _Rows) -> _Warp:
     if rows.apart:
         return _Warp(rows.rows * sectors, rows.rows * lines, 1.0, 1.0)
     close = min(max(rows.pitch, size) / SECTOR_BYTES, 1.0)
-    sectors *= _met(rows.places * close, rows.rows)
-    lines *= _met(rows.places * min(rows.pitch / LINE_BYTES, 1.0), rows.rows)
+    sectors *= places_met(rows.places * close, rows.rows)
+    lines *= places_met(rows.places * min(rows.pitch / LINE_BYTES, 1.0), rows.rows)
     rounds = _rounds(rows.places, rows.rows)
     return _Warp(sectors, min(lines, sectors), rounds, rounds)
 
 
 def _at_a_place(rows: _Rows) -> _Warp:
     """Each row's updates are of one element, or of one after the other in steps."""
-    met, rounds = _met(rows.places, rows.rows), _rounds(rows.places, rows.rows)
+    met, rounds = places_met(rows.places, rows.rows), _rounds(rows.places, rows.rows)
     if not rows.step:
         return _Warp(met, met, rounds * rows.row, rounds * rows.row)
     span = rows.row * rows.step * rows.itemsize
@@ -165,8 +171,8 @@ def _at_a_place(rows: _Rows) -> _Warp:
 def _columns(rows: _Rows) -> _Warp:
     """Each element of a row finds another row to be added to, in its own column."""
     beside = min(SECTOR_BYTES / rows.itemsize, rows.row)
-    sectors = WARP / beside * _met(rows.places, beside)
-    lines = rows.rows * _met(rows.places * min(rows.pitch / LINE_BYTES, 1.0), rows.row)
+    sectors = WARP / beside * places_met(rows.places, beside)
+    lines = rows.rows * places_met(rows.places * min(rows.pitch / LINE_BYTES, 1.0), rows.row)
     rounds = 1.0 if rows.apart else _rounds(rows.places, rows.rows)
     return _Warp(sectors, min(lines, sectors), rounds, rounds)
 
@@ -176,7 +182,10 @@ def _anywhere(rows: _Rows) -> _Warp:
     places, pitch = rows.places, rows.pitch
     span = rows.rows * places * pitch
     sectors, lines = (
-        min(rows.rows * _met(places * min(pitch / piece, 1.0), rows.row), max(span / piece, 1.0))
+        min(
+            rows.rows * places_met(places * min(pitch / piece, 1.0), rows.row),
+            max(span / piece, 1.0),
+        )
         for piece in (SECTOR_BYTES, LINE_BYTES)
     )
     in_sector = min(places, max(SECTOR_BYTES / pitch, 1.0))
@@ -194,11 +203,6 @@ def _sought_anew(node: Node, problem: Problem, loops: Sequence[int]) -> bool:
         return True
     indices = loaded_indices(node, problem)
     return not indices or any(walk(index, loops).step for index in indices)
-
-
-def _met(places: float, lookups: float) -> float:
-    """Of so many ``places``, how many are found by so many ``lookups``, on average."""
-    return places * (1.0 - (1.0 - 1.0 / places) ** lookups) if places > 1.0 else 1.0
 
 
 def _rounds(places: float, lookups: float) -> float:

@@ -17,6 +17,8 @@ from fusewise.datasets.generated.draw import Draw, Program
 _Part = tuple[Callable[..., Tensor], tuple[Tensor, ...]]
 
 _ROW_WIDTHS = (1, 1, 2, 3, 4, 8, 16, 32, 64, 100, 128, 256, 512, 768)
+_ELEMENT_WIDTHS = (8, 32, 128, 300, 1024)
+_COLUMN_WIDTHS = (4, 16, 49, 64, 196, 512, 1024)
 
 
 def single_updates(draw: Draw) -> Program:
@@ -32,7 +34,7 @@ def single_lookups(draw: Draw) -> Program:
 
 
 def single_scans(draw: Draw) -> Program:
-    """Running sums, products and maxima along rows or across them, and short rows sorted."""
+    """Running sums and products along rows or across them, and short rows sorted."""
     return _together(draw, [draw.choice((_scanned, _sorted)) for _ in range(draw.between(2, 4))])
 
 
@@ -72,7 +74,7 @@ def _added_rows(draw: Draw, numel: int) -> _Part:
 
 
 def _added_elements(draw: Draw, numel: int) -> _Part:
-    width = draw.choice((8, 32, 128, 300, 1024))
+    width = draw.choice(_ELEMENT_WIDTHS)
     rows = max(4, numel // width)
     axis = draw.choice((0, 1))
     targets = draw.log_between(1, 2 * (rows, width)[axis])
@@ -99,7 +101,7 @@ def _added_places(draw: Draw, numel: int) -> _Part:
 
 
 def _added_columns(draw: Draw, numel: int) -> _Part:
-    width = draw.choice((4, 16, 49, 64, 196, 512, 1024))
+    width = draw.choice(_COLUMN_WIDTHS)
     rows = max(4, numel // width)
     targets = draw.log_between(1, 4 * width)
     dtype = _dtype(draw)
@@ -144,7 +146,7 @@ def _rows(draw: Draw, numel: int) -> _Part:
 
 
 def _elements(draw: Draw, numel: int) -> _Part:
-    width = draw.choice((8, 32, 128, 300, 1024))
+    width = draw.choice(_ELEMENT_WIDTHS)
     rows = max(4, numel // width)
     axis = draw.choice((0, 1))
     size = draw.log_between(1, 4 * (rows, width)[axis])
@@ -157,7 +159,7 @@ def _elements(draw: Draw, numel: int) -> _Part:
 
 
 def _columns(draw: Draw, numel: int) -> _Part:
-    width = draw.choice((4, 16, 49, 64, 196, 512, 1024))
+    width = draw.choice(_COLUMN_WIDTHS)
     rows = max(4, numel // width)
     size = draw.log_between(2, 4 * width)
 
