@@ -16,6 +16,8 @@ from fusewise.costmodel.layout import Layout
 
 #: From here a reduction without a hint is taken for an inner one (``INNER_REDUCTION_RATIO...``).
 _INNER_RATIO: Final = 8
+#: Groups that a loop is cut into at the most.
+_PIECES: Final = 2
 
 
 class Mover(NamedTuple):
@@ -55,69 +57,115 @@ class Shape(NamedTuple):
     inner: tuple[int, ...]
 
 
-def _splits(loops: Sequence[int], groups: Sequence[int]) -> bool:
-    """Whether ``loops`` can be cut to ``groups``, each in two at the most
-    (``SIMDKernel._split_iteration_ranges``)."""
+#: Loops outside of a reduction, and of it.
+Split = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _cut(groups: Sequence[int], loops: Sequence[int]) -> list[list[int]] | None:
+    """What ``loops`` are in each of ``groups``, those cut that reach into the next; None where they
+    cannot be (``SIMDKernel._split_iteration_ranges``)."""
     left = list(groups)
+    parts: list[list[int]] = [[] for _ in groups]
     at = 0
     for extent in loops:
+        if extent == 1:
+            continue
         while at < len(left) and left[at] == 1:
             at += 1
         if at >= len(left):
-            return extent == 1
-        if at + 1 < len(left) and extent > left[at]:
-            if extent % left[at]:
-                return False
-            rest = extent // left[at]
-            left[at] = 1
-            if left[at + 1] % rest:
-                return False
-            left[at + 1] //= rest
-        elif left[at] % extent:
-            return False
-        else:
-            left[at] //= extent
-    return True
+            return None
+        rest = extent
+        pieces = []
+        for group in range(at, min(at + _PIECES, len(left)) - 1):
+            if rest > left[group]:
+                if rest % left[group]:
+                    return None
+                pieces.append(left[group])
+                rest //= left[group]
+            else:
+                break
+        for group, piece in enumerate([*pieces, rest], at):
+            if left[group] % piece:
+                return None
+            left[group] //= piece
+            parts[group].append(piece)
+    return parts
 
 
-def _common(shapes: Sequence[Shape], rows: int, length: int) -> tuple[int, ...]:
-    """Loops outside the reduction that those of all nodes can be cut to (``NodeSplitGetter``)."""
-    options: dict[int, dict[tuple[int, ...], None]] = {}
-    every: dict[tuple[int, ...], None] = {}
-    for shape in reversed(shapes):
-        loops: tuple[int, ...] | None = shape.outer
-        if math.prod(shape.outer) != rows and not shape.inner:
-            product, first = 1, len(shape.outer)
-            while first and product < length:
-                first -= 1
-                product *= shape.outer[first]
-            every[shape.outer] = None
-            loops = shape.outer[:first] if product == length else None
-        else:
-            every[shape.outer] = None
-        if loops is not None:
-            options.setdefault(len(loops), {})[loops] = None
-    if not options:
-        return (rows,)
-    if len(every) == 1:
-        return next(iter(every))
-    seen = set()
-    for count in range(max(options), 0, -1):
-        for loops in list(options.get(count, ())):
-            if loops in seen:
-                continue
-            seen.add(loops)
-            whole = (*loops, length) if length > 1 else loops
-            if all(
-                _splits(one, whole if math.prod(one) != rows or length == 1 else loops)
-                for one in every
-            ):
-                return loops
-        for loops in list(options.get(count, ())):
-            for i in range(count - 1):
-                joined = (*loops[:i], loops[i] * loops[i + 1], *loops[i + 2 :])
-                options.setdefault(len(joined), {})[joined] = None
-    return (rows,)
+class _Splitting:
+    """Finds loops that those of all nodes can be cut to (``NodeSplitGetter``)."""
+
+    def __init__(self, shapes: Sequence[Shape], rows: int, length: int) -> None:
+        self._rows, self._length = rows, length
+        self._every: dict[Split, None] = {}
+        self._outer: dict[int, dict[tuple[int, ...], None]] = {}
+        self._inner: dict[int, dict[tuple[int, ...], None]] = {}
+        self._seen: set[tuple[int, ...]] = set()
+        for shape in reversed(shapes):
+            outer, inner = shape
+            if not inner and math.prod(outer) != rows:
+                first = _last_loops(outer, length)
+                if first is None:
+                    self._every[shape.outer, ()] = None
+                    continue
+                outer, inner = outer[:first], outer[first:]
+            if not inner and length > 1:
+                inner = (length,)
+            self._outer.setdefault(len(outer), {})[outer] = None
+            self._inner.setdefault(len(inner), {})[inner] = None
+            self._every[outer, inner] = None
+
+    def loops(self) -> tuple[int, ...]:
+        """The loops outside of the reduction."""
+        if len(self._every) == 1:
+            return next(iter(self._every))[0]
+        if not self._outer:
+            return (self._rows,)
+        most, most_inner = max(self._outer), max(self._inner)
+        for fewer, total in enumerate(range(most + most_inner, 0, -1)):
+            for count in range(total, 0, -1):
+                for outer in list(self._outer.get(count, ())):
+                    for inner in list(self._inner.get(total - count, ())):
+                        found = self._try(outer, inner)
+                        if found is not None:
+                            return found
+            _join(self._outer, most - fewer)
+            _join(self._inner, most_inner - fewer)
+        return (self._rows,)
+
+    def _try(self, outer: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...] | None:
+        """``outer``, or what it must be cut to, if the loops of all nodes can be cut to it."""
+        if outer in self._seen:
+            return None
+        self._seen.add(outer)
+        for one in self._every:
+            parts = _cut((*outer, *inner), (*one[0], *one[1]))
+            if parts is None:
+                return None
+            finer = tuple(piece for part in parts[: len(outer)] for piece in part)
+            if finer != outer:
+                found = self._try(finer, inner)
+                if found is not None:
+                    return found
+        return outer
+
+
+def _last_loops(loops: Sequence[int], length: int) -> int | None:
+    """From which loop on there are ``length`` turns of the inner ones; None where from none."""
+    product = 1
+    for first in range(len(loops) - 1, -1, -1):
+        product *= loops[first]
+        if product == length:
+            return first
+    return None
+
+
+def _join(splits: dict[int, dict[tuple[int, ...], None]], count: int) -> None:
+    """Add those of ``count`` loops with two neighbours taken for one."""
+    for loops in list(splits.get(count, ())):
+        for i in range(count - 1):
+            joined = (*loops[:i], loops[i] * loops[i + 1], *loops[i + 2 :])
+            splits.setdefault(len(joined), {})[joined] = None
 
 
 class Dimensions(NamedTuple):
@@ -140,7 +188,7 @@ def dimensions_of(
     """
     bounds = {1}
     product = 1
-    for extent in reversed(_common(shapes, rows, length)):
+    for extent in reversed(_Splitting(shapes, rows, length).loops()):
         product *= extent
         bounds.add(product)
     at: dict[int, float] = {}
@@ -148,10 +196,10 @@ def dimensions_of(
     for m in movers:
         layout = m.layout
         weight = float(m.bytes) * (2 if m.written else 1)
-        if layout.looked_up or layout.hidden or not layout.inside:
+        if layout.looked_up or layout.taken < 0:
             far += weight
             continue
-        inside = layout.inside
+        inside = math.prod(layout.loops[layout.taken + 1 :])
         if m.total > rows and length > 1:
             if inside < length:
                 along += weight if inside == 1 else 0.0

@@ -19,6 +19,8 @@ from fusewise.schedule.problem import Node, Problem
 _Key = tuple[str, str]
 #: Bytes within which accesses of equal steps meet the same lines.
 _NEAR = 1 << 15
+#: Places of a buffer that a node reads which goes over it by a window, at the least.
+_WINDOW = 4
 
 
 class Frames:
@@ -45,6 +47,7 @@ class Frames:
             _layouts(n, problem, loops, sizes)
             for n, loops, sizes in zip(nodes, self._loops, followed, strict=True)
         ]
+        self._placed = [_placed(n, len(loops)) for n, loops in zip(nodes, self._loops, strict=True)]
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
 
     def resting(self, i: int) -> int:
@@ -115,10 +118,12 @@ class Frames:
         if found is None:
             layouts = {key: m for key, m in self._layouts[i].items() if m is not None}
             loops = self._loops[i]
+            placed = self._placed[i]
             if order:
                 layouts = {key: turned(m, order) for key, m in layouts.items()}
                 loops = tuple(loops[at] for at in order)
-            shape = Shape(*merged_loops(loops, self._outer[i], list(layouts.values())))
+                placed = [{order.index(at) for at in place} for place in placed]
+            shape = Shape(*merged_loops(loops, self._outer[i], list(layouts.values()), placed))
             found = self._known[i, order] = shape, layouts
         return found
 
@@ -174,6 +179,20 @@ class Frames:
             for m in frames[i][1].values()
         )
         return [shape for shape, _ in frames.values()], movers, steps
+
+
+def _placed(node: Node, loops: int) -> list[set[int]]:
+    """Positions of the loops that each of the places goes along that a node computes.
+
+    Where a problem does not tell, those of a window go along a loop each.
+    """
+    if not any(name == "index_expr" for name, _ in node.ops):
+        return []
+    told = {each.along for each in node.computed if each.name == "index_expr"}
+    if not told:
+        reads = Counter(a.buffer for a in node.reads)
+        return [{at} for at in range(loops)] if max(reads.values(), default=0) >= _WINDOW else []
+    return [{at for at in range(loops) if along >> at & 1} for along in told]
 
 
 def _beside(layout: Layout, place: tuple[object, ...], seen: Counter[tuple[object, ...]]) -> bool:

@@ -137,6 +137,17 @@ def step_of(formula: Formula, name: str, turns: int, size: int) -> int:
     return sorted((first, *later))[1] or first
 
 
+def first_moves(formula: Formula, name: str, turns: int, times: int) -> tuple[int, ...]:
+    """Elements that an index moves by when a variable goes ``turns`` on from nought, and again.
+
+    None where it never moves, in so many ``times``.
+    """
+    places = [formula.at({name: n * turns}) for n in (0, 1, 2, times // 2, times - 1)]
+    if len(set(places)) == 1:
+        return ()
+    return places[1] - places[0], places[2] - places[1]
+
+
 def run_of(formula: Formula, name: str, size: int) -> int:
     """How far an index keeps up with a variable, but for one element: found by halving.
 

@@ -8,11 +8,11 @@ Knows nothing of other accesses and nothing of how Inductor picks its blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.geometry import Formula, formula_of, looked_up_steps, run_of, step_of
+from fusewise.costmodel.geometry import Formula, first_moves, formula_of, looked_up_steps, run_of, step_of
 from fusewise.schedule.problem import Access
 
 #: What a GPU's memory moves at the least, what its caches look up at once, and what one thread
@@ -54,8 +54,8 @@ class Layout(NamedTuple):
     #: that they lie within; 0 where that is not known.
     places: int = 0
     reach: int = 0
-    #: Whether neighbours lie along a loop whose first turn jumps: Inductor looks at no other.
-    hidden: bool = False
+    #: Position of the loop that Inductor takes it to lie along; -1 where it finds none.
+    taken: int = -1
     #: Part of the turns in which a mask by positions lets it be, as in ``Access.held``.
     held: float = 1.0
 
@@ -123,12 +123,16 @@ def _layout(
         return None
     origin = formula.at({})
     steps = [0] * len(loops)
-    hidden = False
+    beside, still = [], []
     for name, (first, last) in zip(formula.names, placed, strict=True):
         turns, size = 1, math.prod(loops[first : last + 1])
         for loop in range(last, first - 1, -1):
             steps[loop] = step_of(formula, name, turns, size)
-            hidden |= steps[loop] == 1 != abs(formula.at({name: turns}) - origin)
+            begins = first_moves(formula, name, turns, loops[loop])
+            if begins == (1, 1):
+                beside.append(loop)
+            elif begins and not begins[0]:
+                still.append(loop)
             turns *= loops[loop]
     vector, inside, pitch = _vector(formula, placed, steps, loops, origin)
     places, reach = _within(looked_up_steps(index), steps) if looked_up else (0, 0)
@@ -145,7 +149,7 @@ def _layout(
         anywhere=looked_up,
         places=places,
         reach=reach,
-        hidden=hidden,
+        taken=min(beside or still, default=-1),
     )
 
 
@@ -264,13 +268,17 @@ def turned(layout: Layout, order: Sequence[int]) -> Layout:
         steps=steps,
         order=_ascending(steps),
         inside=math.prod(loops[along + 1 :]) if along >= 0 else 0,
+        taken=order.index(layout.taken) if layout.taken >= 0 else -1,
         dwell=tuple(layout.dwell[i] for i in order) if layout.dwell else (),
         sought=tuple(layout.sought[i] for i in order) if layout.sought else (),
     )
 
 
 def merged_loops(
-    loops: Sequence[int], outer: int, layouts: Sequence[Layout]
+    loops: Sequence[int],
+    outer: int,
+    layouts: Sequence[Layout],
+    placed: Collection[Collection[int]] = (),
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Loops as the compiler sees them: neighbours that every access goes through as one are one.
 
@@ -278,12 +286,16 @@ def merged_loops(
         loops: of a node that turn more than once.
         outer: how many of these are outside its reduction.
         layouts: its accesses.
+        placed: positions of the loops that each of the places goes along that it computes.
     """
 
     def merge(first: int, last: int) -> tuple[int, ...]:
         found: list[int] = []
         for i in range(last - 1, first - 1, -1):
-            if found and all(m.steps[i] == m.steps[i + 1] * loops[i + 1] for m in layouts):
+            as_one = i + 1 < last and all(
+                m.steps[i] == m.steps[i + 1] * loops[i + 1] for m in layouts
+            )
+            if as_one and not any((i in place) != (i + 1 in place) for place in placed):
                 found[-1] *= loops[i]
             else:
                 found.append(loops[i])
