@@ -12,7 +12,14 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fusewise.costmodel.geometry import Formula, first_moves, formula_of, looked_up_steps, run_of, step_of
+from fusewise.costmodel.geometry import (
+    Formula,
+    first_moves,
+    formula_of,
+    looked_up_steps,
+    run_of,
+    step_of,
+)
 from fusewise.schedule.problem import Access
 
 #: What a GPU's memory moves at the least, what its caches look up at once, and what one thread

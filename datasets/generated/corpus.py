@@ -42,6 +42,7 @@ from fusewise.datasets.generated import (
     sequences,
     single,
     single_indexed,
+    single_long,
     spaces,
     statistics,
     styled,
@@ -92,6 +93,7 @@ _MODULES = (
     critics,
     single,
     single_indexed,
+    single_long,
 )
 #: Every family of one kind of program.
 KINDS: dict[str, Callable[[Draw], Program]] = {

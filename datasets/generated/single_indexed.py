@@ -6,6 +6,7 @@ What many of them in one program have in common hides what each of them costs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.nn import functional
 from fusewise.datasets.generated.draw import Draw, Program
 
 #: Something to call and its tensors: one part of a program.
-_Part = tuple[Callable[..., Tensor], tuple[Tensor, ...]]
+Part = tuple[Callable[..., Any], tuple[Tensor, ...]]
 
 _ROW_WIDTHS = (1, 1, 2, 3, 4, 8, 16, 32, 64, 100, 128, 256, 512, 768)
 _ELEMENT_WIDTHS = (8, 32, 128, 300, 1024)
@@ -24,28 +25,28 @@ _COLUMN_WIDTHS = (4, 16, 49, 64, 196, 512, 1024)
 def single_updates(draw: Draw) -> Program:
     """Additions by index: rows, elements, columns, planes, and gradients of resizing."""
     kinds = (_added_rows, _added_rows, _added_elements, _added_places, _added_columns, _resized)
-    return _together(draw, [draw.choice(kinds) for _ in range(draw.between(2, 4))])
+    return together(draw, [draw.choice(kinds) for _ in range(draw.between(2, 4))])
 
 
 def single_lookups(draw: Draw) -> Program:
     """Reads by index: rows, elements, columns, components of rows, places of planes."""
     kinds = (_rows, _elements, _columns, _components, _components, _places)
-    return _together(draw, [draw.choice(kinds) for _ in range(draw.between(2, 4))])
+    return together(draw, [draw.choice(kinds) for _ in range(draw.between(2, 4))])
 
 
 def single_scans(draw: Draw) -> Program:
     """Running sums and products along rows or across them, and short rows sorted."""
-    return _together(draw, [draw.choice((_scanned, _sorted)) for _ in range(draw.between(2, 4))])
+    return together(draw, [draw.choice((_scanned, _sorted)) for _ in range(draw.between(2, 4))])
 
 
-def _together(draw: Draw, kinds: list[Callable[[Draw, int], _Part]]) -> Program:
+def together(draw: Draw, kinds: list[Callable[[Draw, int], Part]]) -> Program:
     """One program of parts, each of other sizes: equal loops would become one kernel."""
-    parts: list[_Part] = []
+    parts: list[Part] = []
     for kind in kinds:
         share = draw.choice((1, 2, 4, 16, 64))
         parts.append(kind(draw, max(64, draw.numel // (len(kinds) * share))))
 
-    def run(*tensors: Tensor) -> list[Tensor]:
+    def run(*tensors: Tensor) -> list[Any]:
         found, at = [], 0
         for function, own in parts:
             found.append(function(*tensors[at : at + len(own)]))
@@ -60,7 +61,7 @@ def _dtype(draw: Draw) -> torch.dtype:
     return draw.choice((torch.float32, torch.float32, draw.dtype))
 
 
-def _added_rows(draw: Draw, numel: int) -> _Part:
+def _added_rows(draw: Draw, numel: int) -> Part:
     width = draw.choice(_ROW_WIDTHS)
     sources = max(4, numel // width)
     targets = draw.log_between(1, 4 * sources)
@@ -73,7 +74,7 @@ def _added_rows(draw: Draw, numel: int) -> _Part:
     return run, (x, draw.indices((sources,), targets))
 
 
-def _added_elements(draw: Draw, numel: int) -> _Part:
+def _added_elements(draw: Draw, numel: int) -> Part:
     width = draw.choice(_ELEMENT_WIDTHS)
     rows = max(4, numel // width)
     axis = draw.choice((0, 1))
@@ -88,7 +89,7 @@ def _added_elements(draw: Draw, numel: int) -> _Part:
     return run, (x, draw.indices((rows, width), targets))
 
 
-def _added_places(draw: Draw, numel: int) -> _Part:
+def _added_places(draw: Draw, numel: int) -> Part:
     size = (draw.log_between(2, 1024), draw.log_between(2, 1024))
     dtype = _dtype(draw)
 
@@ -100,7 +101,7 @@ def _added_places(draw: Draw, numel: int) -> _Part:
     return run, (x, draw.indices((numel,), size[0]), draw.indices((numel,), size[1]))
 
 
-def _added_columns(draw: Draw, numel: int) -> _Part:
+def _added_columns(draw: Draw, numel: int) -> Part:
     width = draw.choice(_COLUMN_WIDTHS)
     rows = max(4, numel // width)
     targets = draw.log_between(1, 4 * width)
@@ -113,7 +114,7 @@ def _added_columns(draw: Draw, numel: int) -> _Part:
     return run, (x, draw.indices((width,), targets))
 
 
-def _resized(draw: Draw, numel: int) -> _Part:
+def _resized(draw: Draw, numel: int) -> Part:
     """The gradient of an image that is resized."""
     mode = draw.choice(("bilinear", "bilinear", "bicubic"))
     small = (draw.between(4, 64), draw.between(4, 64))
@@ -134,7 +135,7 @@ def _resized(draw: Draw, numel: int) -> _Part:
     return run, (x, draw.tensor((1, planes, *large), dtype=dtype, grad=False))
 
 
-def _rows(draw: Draw, numel: int) -> _Part:
+def _rows(draw: Draw, numel: int) -> Part:
     width = draw.choice(_ROW_WIDTHS)
     targets = max(4, numel // width)
     table = draw.tensor((draw.log_between(1, 4 * targets), width), grad=False)
@@ -145,7 +146,7 @@ def _rows(draw: Draw, numel: int) -> _Part:
     return run, (table, draw.indices((targets,), table.shape[0]))
 
 
-def _elements(draw: Draw, numel: int) -> _Part:
+def _elements(draw: Draw, numel: int) -> Part:
     width = draw.choice(_ELEMENT_WIDTHS)
     rows = max(4, numel // width)
     axis = draw.choice((0, 1))
@@ -158,7 +159,7 @@ def _elements(draw: Draw, numel: int) -> _Part:
     return run, (draw.tensor(shape, grad=False), draw.indices((rows, width), size))
 
 
-def _columns(draw: Draw, numel: int) -> _Part:
+def _columns(draw: Draw, numel: int) -> Part:
     width = draw.choice(_COLUMN_WIDTHS)
     rows = max(4, numel // width)
     size = draw.log_between(2, 4 * width)
@@ -169,7 +170,7 @@ def _columns(draw: Draw, numel: int) -> _Part:
     return run, (draw.tensor((rows, size), grad=False), draw.indices((width,), size))
 
 
-def _components(draw: Draw, numel: int) -> _Part:
+def _components(draw: Draw, numel: int) -> Part:
     """Several elements of one row, each told apart: of boxes, faces, points."""
     width = draw.choice((2, 3, 4, 6, 8, 16))
     rows = draw.log_between(4, 4 * numel)
@@ -187,7 +188,7 @@ def _components(draw: Draw, numel: int) -> _Part:
     return run, (draw.tensor((rows, width), grad=False), draw.indices((numel,), rows))
 
 
-def _places(draw: Draw, numel: int) -> _Part:
+def _places(draw: Draw, numel: int) -> Part:
     size = (draw.log_between(2, 2048), draw.log_between(2, 2048))
 
     def run(x: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -197,7 +198,7 @@ def _places(draw: Draw, numel: int) -> _Part:
     return run, (draw.tensor(size, grad=False), *indices)
 
 
-def _scanned(draw: Draw, numel: int) -> _Part:
+def _scanned(draw: Draw, numel: int) -> Part:
     width = draw.choice((16, 48, 128, 300, 1024, 4000, 16384))
     shape = (max(1, numel // width), width)
     axis = draw.choice((0, 1, 1))
@@ -209,7 +210,7 @@ def _scanned(draw: Draw, numel: int) -> _Part:
     return run, (draw.tensor(shape, grad=False),)
 
 
-def _sorted(draw: Draw, numel: int) -> _Part:
+def _sorted(draw: Draw, numel: int) -> Part:
     width = draw.choice((8, 16, 31, 64, 100, 128, 256, 512))
     descending = draw.chance(0.5)
 

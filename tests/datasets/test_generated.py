@@ -26,6 +26,7 @@ UNTRAINED = {
     *("reordered_beams", "draft_acceptance", "byte_cache", "tones", "mixed_batches"),
     *("calibrated", "hits", "kept_codes", "compressed", "filtered", "level_set"),
     *("single_updates", "single_lookups", "single_scans"),
+    *("long_rows", "tall_columns", "single_transposes"),
 }
 
 Run = Callable[[GraphSample], list[torch.Tensor]]
