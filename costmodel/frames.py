@@ -51,14 +51,22 @@ class Frames:
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
 
     def resting(self, i: int) -> int:
-        """Reads of node ``i`` that stay along its innermost loop, but not along all others."""
+        """Reads of node ``i`` that stay along a row of it, but not along all its loops."""
+        row = self._row(i)
         read = self._read(i)
-        return sum(1 for each in read if each is not None and each.rests and any(each.steps))
+        return sum(1 for each in read if each is not None and each.stays(row) and any(each.steps))
 
     def rests(self, i: int) -> bool:
-        """Whether all reads of node ``i`` stay along its innermost loop, and there are some."""
+        """Whether all reads of node ``i`` stay along a row of it, and there are some."""
+        row = self._row(i)
         read = self._read(i)
-        return bool(read) and all(each is not None and each.rests for each in read)
+        return bool(read) and all(each is not None and each.stays(row) for each in read)
+
+    def _row(self, i: int) -> int:
+        """Turns along a row of node ``i``: what it reduces to one, else its innermost loop."""
+        if self._nodes[i].rnumel > 1:
+            return self._nodes[i].rnumel
+        return self._loops[i][-1] if self._loops[i] else 1
 
     def _read(self, i: int) -> list[Layout | None]:
         """The layouts of what node ``i`` reads, each once."""

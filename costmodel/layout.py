@@ -71,6 +71,17 @@ class Layout(NamedTuple):
         """Whether it stays in place along the innermost loop."""
         return not self.looked_up and not any(self.steps[-1:])
 
+    def stays(self, turns: int) -> bool:
+        """Whether it stays in place for so many ``turns`` of the innermost loops."""
+        product = 1
+        for extent, step in zip(reversed(self.loops), reversed(self.steps), strict=True):
+            if product >= turns:
+                break
+            if step:
+                return False
+            product *= extent
+        return not self.looked_up
+
 
 def layout_of(
     access: Access, loops: Sequence[int], size: int = 0, sought: tuple[bool, ...] = ()

@@ -197,10 +197,9 @@ def row_operations(node: Node, resting: int, *, wholly: bool = False) -> FloatAr
     if node.computed:
         return _told_of_rows(node)
     found = [0.0] * len(CLASSES)
-    loops = (*node.ranges[0], *node.ranges[1])
-    iterations = float(node.numel * node.rnumel)
+    row = node.rnumel if node.rnumel > 1 else next(iter(node.ranges[0][::-1]), 1)
     # Of an empty tensor a loop has no turns.
-    again = iterations * (1.0 - 1.0 / max(loops[-1], 1)) if loops else 0.0
+    again = float(node.numel * node.rnumel) * (1.0 - 1.0 / max(row, 1))
     left = float(resting)
     counts = operations_of(node)
     positions = dict(counts).get("index_expr", 0.0)

@@ -280,7 +280,7 @@ def _tile(
         each, instructions, asked, apart, times, full = moved_by(
             m, extents, length, block, programs, turns
         )
-        turn_loads += (length == 1 or (full and not m.layout.rests)) and not m.written
+        turn_loads += (length == 1 or (full and not m.layout.stays(length))) and not m.written
         instructions *= times
         issued += instructions
         wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
