@@ -26,9 +26,9 @@ _ADDITIONS: Final = {
     "indexing": 0.564,
     "conversion": 0.791,
     "random": 48.9,
-    "reducing": 5.67,
+    "reducing": 4.90,
     "address": 3.65,
-    "combined": 0.966,
+    "combined": 0.903,
     "means": 5.64,
 }
 #: The same for reductions that keep several values, on a CUDA device: in a loop each step puts
@@ -82,14 +82,17 @@ _BLOCK_US: Final = 0.076
 #: what is read beyond a megabyte, for each load but the first, where the end of rows is masked, and
 #: for each operation of a thread.
 _WAVE_US, _REDUCED_WAVE_US = 0.144, 0.188
-_TURN_US, _FAR_US, _LOADED_US = 0.158, 0.0195, 0.018
-_MASKED_US, _OPERATION_US = 0.00024, 0.00183
+_TURN_US, _FAR_US, _LOADED_US = 0.158, 0.0058, 0.033
+_MASKED_US, _OPERATION_US = 0.00024, 0.00099
 #: Turns of a short loop without masks that are in flight at once, as the compiler unrolls it; the
 #: most operations of a thread in one, and the most that it loads for a single reduction.
-_UNROLLED, _SHORT = 7.68, 8.04
+_UNROLLED, _SHORT = 14.0, 8.04
 _FEW_LOADS: Final = 2
+#: A load or store that a warp of a multiprocessor issues in a loop over what is reduced, and what
+#: more it takes where a mask guards each; and one where rows are held whole.
+_ISSUED_US, _GUARDED_US, _HELD_US = 1.34e-3, 6.7e-4, 3.4e-4
 #: A step in which threads put their results together, and one of means with variances in a loop.
-_STEP_US, _WELFORD_STEP_US = 0.00849, 0.0254
+_STEP_US, _WELFORD_STEP_US = 0.00849, 0.0238
 #: A round of a warp's atomic updates in a sector, and what more it takes of memory; a round of
 #: those of one line, which come one after the other; exponent of the norm of both.
 _UPDATE_US, _FAR_UPDATE_US, _CROWD_US, _UPDATING_NORM = 1.15e-05, 1.8e-05, 1.5e-03, 1.8
@@ -149,7 +152,7 @@ def cuda_parts(
 
     more = np.maximum(memory, arithmetic)
     body = _together(memory, arithmetic, _NORM)
-    waits = _waiting(amount, read + written)
+    waits = _waiting(amount, read + written) + _issuing(amount) / (spread * filled)
     across = (amount("outer_reductions") > 0) & (amount("persistent") == 0)
     overlap = np.where(across, _WAITING_ACROSS, _WAITING_NORM)
     apart = _together(body, waits, overlap) - more
@@ -232,6 +235,17 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
     waiting = wave * waves + np.maximum(amount("rounds") - waves, 0.0) * turn
     means = (amount("welford") + amount("means") > 0) & (amount("persistent") == 0)
     result: FloatArray = waiting + amount("combining") * np.where(means, _WELFORD_STEP_US, _STEP_US)
+    return result
+
+
+def _issuing(amount: Callable[[str], FloatArray]) -> FloatArray:
+    """Microseconds until kernels that reduce have issued their loads and stores, all in one place.
+
+    A thread loads one element after the other where rows begin anywhere, or several at once.
+    """
+    guarded = np.minimum(amount("op_masked") / np.maximum(amount("loads"), 1.0), 1.0)
+    each = np.where(amount("persistent") > 0, _HELD_US, _ISSUED_US + _GUARDED_US * guarded)
+    result: FloatArray = np.where(amount("reductions") > 0, amount("issued") * each, 0.0)
     return result
 
 

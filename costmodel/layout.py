@@ -71,6 +71,19 @@ class Layout(NamedTuple):
         """Whether it stays in place along the innermost loop."""
         return not self.looked_up and not any(self.steps[-1:])
 
+    def vector_within(self, turns: float) -> int:
+        """Elements that a thread can load at once along so many ``turns`` of the inner loops.
+
+        They begin where the loops beyond these take them, which a kernel goes through by itself.
+        """
+        product = 1.0
+        beyond = [self.origin]
+        for extent, step in zip(reversed(self.loops), reversed(self.steps), strict=True):
+            if product >= turns:
+                beyond.append(step)
+            product *= extent
+        return min(self.vector, power_in(math.gcd(*beyond)))
+
     def stays(self, turns: int) -> bool:
         """Whether it stays in place for so many ``turns`` of the innermost loops."""
         product = 1
@@ -249,7 +262,7 @@ def _vector(
     """Elements of a load, turns inside the loop that it goes along, and alignment in elements."""
     along = next((i for i in range(len(steps) - 1, -1, -1) if steps[i] == 1), -1)
     if along < 0:
-        return 1, 0, _power_in(math.gcd(origin, *steps))
+        return 1, 0, power_in(math.gcd(origin, *steps))
     inside = math.prod(loops[along + 1 :])
     name, first = next(
         (name, first)
@@ -268,10 +281,10 @@ def _vector(
     if run < length:
         pitches.append(formula.at({name: run}) - origin)
     pitch = math.gcd(*pitches)
-    return _power_in(math.gcd(pitch, run)), inside, _power_in(pitch)
+    return power_in(math.gcd(pitch, run)), inside, power_in(pitch)
 
 
-def _power_in(n: int) -> int:
+def power_in(n: int) -> int:
     """The greatest power of two that divides ``n``; a large one for 0."""
     return n & -n if n else 1 << 10
 

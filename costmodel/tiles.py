@@ -354,7 +354,8 @@ def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float,
         for i, (total, _) in enumerate(sections):
             if layout.inside < product * total:
                 first = i
-                vector = layout.vector if layout.inside <= product else 1
+                if layout.inside <= product:
+                    vector = layout.vector_within(product * total)
                 break
             product *= total
     lanes = float(WARP * vector)
