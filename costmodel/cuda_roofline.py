@@ -88,9 +88,12 @@ _MASKED_US, _OPERATION_US = 0.00024, 0.00099
 #: most operations of a thread in one, and the most that it loads for a single reduction.
 _UNROLLED, _SHORT = 14.0, 8.04
 _FEW_LOADS: Final = 2
-#: A load or store that a warp of a multiprocessor issues in a loop over what is reduced, and what
-#: more it takes where a mask guards each; and one where rows are held whole.
+#: A load or store that a warp of a multiprocessor issues in a loop over what is reduced, what more
+#: it takes where a mask guards each, and one where rows are held whole.
 _ISSUED_US, _GUARDED_US, _HELD_US = 1.34e-3, 6.7e-4, 3.4e-4
+#: One more than what is moved takes by whole vectors, where rows are held and where nothing is
+#: reduced; and the bytes that a warp has in these.
+_HELD_SINGLY_US, _SINGLY_US, _WARP_BYTES = 3.5e-3, 4e-4, 512
 #: A step in which threads put their results together, and one of means with variances in a loop.
 _STEP_US, _WELFORD_STEP_US = 0.00849, 0.0238
 #: A round of a warp's atomic updates in a sector, and what more it takes of memory; a round of
@@ -239,13 +242,17 @@ def _waiting(amount: Callable[[str], FloatArray], distinct: FloatArray) -> Float
 
 
 def _issuing(amount: Callable[[str], FloatArray]) -> FloatArray:
-    """Microseconds until kernels that reduce have issued their loads and stores, all in one place.
+    """Microseconds until loads and stores are issued, if a single multiprocessor does it all.
 
     A thread loads one element after the other where rows begin anywhere, or several at once.
     """
+    issued = amount("issued")
+    singly = np.maximum(issued - amount("touched") / _WARP_BYTES, 0.0)
     guarded = np.minimum(amount("op_masked") / np.maximum(amount("loads"), 1.0), 1.0)
-    each = np.where(amount("persistent") > 0, _HELD_US, _ISSUED_US + _GUARDED_US * guarded)
-    result: FloatArray = np.where(amount("reductions") > 0, amount("issued") * each, 0.0)
+    looped = issued * (_ISSUED_US + _GUARDED_US * guarded)
+    held = issued * _HELD_US + singly * _HELD_SINGLY_US
+    reducing = np.where(amount("persistent") > 0, held, looped)
+    result: FloatArray = np.where(amount("reductions") > 0, reducing, singly * _SINGLY_US)
     return result
 
 
