@@ -62,3 +62,33 @@ def test_neighbours_behind_a_jump_are_overlooked_as_inductor_does() -> None:
     assert dimensions_of(ROWS, 1, [mover(rolled, 128), ALONG], [Shape(LOOPS, ())]).extents == (
         ROWS,
     )
+
+
+def test_a_loop_that_an_access_stays_in_place_for_is_a_dimension() -> None:
+    # Each fourth of the gradients of a pooling stays along the outer loop of an image at first.
+    pooled = "6272*i0 + 49*i1 + 14*(i2//2) + Min(i3, 13) : 64, 128, 28, 28"
+    loops = (64, 128, 28, 28)
+    along = layout_of(Access("y", "contiguous", ROWS, 4 * ROWS, 4, 1, "i0 : 6422528"), loops)
+    across = layout_of(
+        Access("x", "strided", ROWS, 4 * ROWS, 4, 49, pooled.replace("Min(i3, 13)", "(i3//3)")),
+        loops,
+    )
+    assert along is not None
+    assert across is not None
+    movers = [
+        Mover(along, ROWS, 4 * ROWS, written=True, near=False),
+        Mover(across, ROWS, ROWS, written=False, near=False),
+    ]
+    assert dimensions_of(ROWS, 1, movers, [Shape(loops, ())]).extents == (28, ROWS // 28)
+
+
+def test_loops_are_cut_in_two_where_those_of_another_node_need_it() -> None:
+    # 64 * 128 results of 28 * 28 values, of which one node goes through the columns of each.
+    shapes = [Shape((8192, 784), ()), Shape((8192, 28, 28), ())]
+    column = layout_of(
+        Access("x", "strided", ROWS, 4 * ROWS, 4, 1, "784*i0 + i1 + 28*i2 : 8192, 28, 28"),
+        (8192, 28, 28),
+    )
+    assert column is not None
+    across = Mover(column, ROWS, 4 * ROWS, written=False, near=False)
+    assert dimensions_of(ROWS, 1, [across, ALONG], shapes).extents == (28, 8192 * 28)

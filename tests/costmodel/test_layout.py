@@ -129,3 +129,34 @@ def test_what_is_told_of_loops_goes_before_a_guess() -> None:
     assert steps(0b010) == (0, 1, 0)
     # What does not fit is not believed.
     assert steps(0b110) == (0, 0, 1)
+
+
+def test_inductor_looks_at_the_first_turns_of_each_loop() -> None:
+    # Where nothing goes on by one from there, a loop that it stays in place for counts instead.
+    assert layout("256*i0 + i1 : 16, 64", (16, 64)).taken == 1
+    halved = "14*(i0//2) + Min(i1//2, 13) : 28, 28"
+    assert layout(halved, (28, 28)).taken == 0
+    assert layout("3*i0 + 128*i1 : 16, 64", (16, 64)).taken == -1
+    assert turned(layout("256*i0 + i1 : 16, 64", (16, 64)), (1, 0)).taken == 0
+
+
+def test_rows_that_a_kernel_goes_through_by_themselves_begin_anywhere() -> None:
+    rows = layout("i0 : 3136", (64, 49), itemsize=2)
+    assert rows.vector == rows.vector_within(3136) == 8
+    assert rows.vector_within(49) == 1
+    assert layout("i0 : 3200", (64, 50), itemsize=2).vector_within(50) == 2
+
+
+def test_for_how_long_an_access_stays_in_place() -> None:
+    each = layout("i0 : 16", (16, 8, 4))
+    assert each.stays(4)
+    assert each.stays(32)
+    assert not each.stays(512)
+    assert not layout("8*i0 + i1 : 16, 8", (16, 8, 4)).stays(32)
+
+
+def test_loops_that_a_place_tells_apart_are_not_one() -> None:
+    nchw = layout("i0 : 131072", (4, 32, 1024))
+    assert merged_loops(nchw.loops, 3, [nchw], [{2}]) == ((128, 1024), ())
+    assert merged_loops(nchw.loops, 3, [nchw], [{1}, {2}]) == ((4, 32, 1024), ())
+    assert merged_loops(nchw.loops, 3, [nchw], [{0, 1, 2}]) == ((131072,), ())

@@ -59,7 +59,7 @@ def test_a_large_copy_takes_what_memory_takes() -> None:
         {"wavefronts": 32 * 4e6 * 8},
         {"lines": 32 * 4e6 * 8},
         {"programs": 16.0},
-        {"rounds": 4000.0},
+        {"rounds": 6000.0},
         {"random_bytes": 256e6},
         {"transcendental": 4e9},
         {"address": 1e10},
@@ -71,6 +71,9 @@ def test_a_large_copy_takes_what_memory_takes() -> None:
         {"stored_sectors": 400e6, "spread": 1.2e9},
         {"atomic_halves": 1e8},
         {"welford": 3e9},
+        {"issued": 1e8},
+        {"issued": 2e7, "reductions": 1.0},
+        {"issued": 2e7, "reductions": 1.0, "persistent": 1.0},
     ],
 )
 def test_what_makes_a_kernel_slower(amounts: dict[str, float]) -> None:
@@ -114,3 +117,13 @@ def test_a_loop_across_rows_hides_less_of_its_waiting() -> None:
     assert roofline_us(across)[0] > 1.1 * roofline_us(along)[0]
     held = {**turns, "persistent": 1.0}
     assert roofline_us(row(**held, outer_reductions=1.0)) == roofline_us(row(**held))
+
+
+def test_masks_make_loads_of_a_loop_slower() -> None:
+    loop = {"issued": 2e7, "reductions": 1.0, "loads": 2.0}
+    assert roofline_us(row(**loop, op_masked=2.0))[0] > 1.1 * roofline_us(row(**loop))[0]
+
+
+def test_whole_vectors_hide_behind_what_is_moved() -> None:
+    whole = {"touched": 512e6, "issued": 1e6}
+    assert roofline_us(row(**whole))[0] == roofline_us(row(touched=512e6))[0]
