@@ -140,7 +140,7 @@ def step_of(formula: Formula, name: str, turns: int, size: int) -> int:
 def first_moves(formula: Formula, name: str, turns: int, times: int) -> tuple[int, ...]:
     """Elements that an index moves by when a variable goes ``turns`` on from nought, and again.
 
-    None where it never moves, in so many ``times``.
+    Nothing where it never moves, in so many ``times``.
     """
     places = [formula.at({name: n * turns}) for n in (0, 1, 2, times // 2, times - 1)]
     if len(set(places)) == 1:
