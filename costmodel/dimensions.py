@@ -16,8 +16,6 @@ from fusewise.costmodel.layout import Layout
 
 #: From here a reduction without a hint is taken for an inner one (``INNER_REDUCTION_RATIO...``).
 _INNER_RATIO: Final = 8
-#: Groups that a loop is cut into at the most.
-_PIECES: Final = 2
 
 
 class Mover(NamedTuple):
@@ -62,8 +60,8 @@ Split = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _cut(groups: Sequence[int], loops: Sequence[int]) -> list[list[int]] | None:
-    """What ``loops`` are in each of ``groups``, those cut that reach into the next; None where they
-    cannot be (``SIMDKernel._split_iteration_ranges``)."""
+    """What ``loops`` are in each of ``groups``, those cut in two that reach into the next; None
+    where they cannot be (``SIMDKernel._split_iteration_ranges``)."""
     left = list(groups)
     parts: list[list[int]] = [[] for _ in groups]
     at = 0
@@ -74,17 +72,12 @@ def _cut(groups: Sequence[int], loops: Sequence[int]) -> list[list[int]] | None:
             at += 1
         if at >= len(left):
             return None
-        rest = extent
-        pieces = []
-        for group in range(at, min(at + _PIECES, len(left)) - 1):
-            if rest > left[group]:
-                if rest % left[group]:
-                    return None
-                pieces.append(left[group])
-                rest //= left[group]
-            else:
-                break
-        for group, piece in enumerate([*pieces, rest], at):
+        pieces = [extent]
+        if at + 1 < len(left) and extent > left[at]:
+            if extent % left[at]:
+                return None
+            pieces = [left[at], extent // left[at]]
+        for group, piece in enumerate(pieces, at):
             if left[group] % piece:
                 return None
             left[group] //= piece
@@ -96,7 +89,7 @@ class _Splitting:
     """Finds loops that those of all nodes can be cut to (``NodeSplitGetter``)."""
 
     def __init__(self, shapes: Sequence[Shape], rows: int, length: int) -> None:
-        self._rows, self._length = rows, length
+        self._rows = rows
         self._every: dict[Split, None] = {}
         self._outer: dict[int, dict[tuple[int, ...], None]] = {}
         self._inner: dict[int, dict[tuple[int, ...], None]] = {}
@@ -106,7 +99,7 @@ class _Splitting:
             if not inner and math.prod(outer) != rows:
                 first = _last_loops(outer, length)
                 if first is None:
-                    self._every[shape.outer, ()] = None
+                    self._every[outer, ()] = None
                     continue
                 outer, inner = outer[:first], outer[first:]
             if not inner and length > 1:

@@ -69,7 +69,7 @@ class Layout(NamedTuple):
     @property
     def rests(self) -> bool:
         """Whether it stays in place along the innermost loop."""
-        return not self.looked_up and not any(self.steps[-1:])
+        return self.stays(2)
 
     def vector_within(self, turns: float) -> int:
         """Elements that a thread can load at once along so many ``turns`` of the inner loops.

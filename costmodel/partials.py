@@ -197,7 +197,7 @@ def row_operations(node: Node, resting: int, *, wholly: bool = False) -> FloatAr
     if node.computed:
         return _told_of_rows(node)
     found = [0.0] * len(CLASSES)
-    row = node.rnumel if node.rnumel > 1 else next(iter(node.ranges[0][::-1]), 1)
+    row = node.rnumel if node.rnumel > 1 else (node.ranges[0] or (1,))[-1]
     # Of an empty tensor a loop has no turns.
     again = float(node.numel * node.rnumel) * (1.0 - 1.0 / max(row, 1))
     left = float(resting)

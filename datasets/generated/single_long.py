@@ -43,7 +43,7 @@ _OF_THREE: tuple[_Value, ...] = (
     lambda x, y, z: torch.sigmoid(z) * x + y,
     lambda x, y, z: torch.where(z > 0, x, y).abs(),
 )
-_VALUES = (_OF_ONE, _OF_ONE, _OF_TWO, _OF_TWO, _OF_THREE)
+_VALUES = ((1, _OF_ONE), (1, _OF_ONE), (2, _OF_TWO), (2, _OF_TWO), (3, _OF_THREE))
 #: What comes of them, along an axis.
 _RESULTS: tuple[Callable[[Tensor, int], tuple[Tensor, ...]], ...] = (
     lambda v, axis: (v.sum(axis),),
@@ -87,8 +87,7 @@ def _reduced(draw: Draw, axis: int) -> Part:
     numel = _elements(draw)
     length = draw.log_between(min(64, numel), numel)
     shape = [max(1, numel // length), length]
-    values = draw.choice(_VALUES)
-    count = 1 if values is _OF_ONE else 2 if values is _OF_TWO else 3
+    count, values = draw.choice(_VALUES)
     value, result = draw.choice(values), draw.choice(_RESULTS)
     tensors = [draw.tensor(shape if axis else shape[::-1], grad=False) for _ in range(count)]
     if count > 1 and draw.chance(0.25):
