@@ -13,6 +13,8 @@ SCHEMA_VERSION: Final = 3
 
 #: Significant bits of a feature: the others take a quarter of a file and tell nothing.
 FEATURE_BITS: Final = 14
+#: The same of what tells how far a median may be off.
+SPREAD_BITS: Final = 12
 
 #: Table of the kernels that were timed with several block sizes, which not all datasets have.
 BLOCKS: Final = "blocks"
@@ -41,10 +43,20 @@ _SPLIT: Final = (
 )
 _TIMING: Final = (
     Column("median_us", "FLOAT", "µs", "time of one run, median; empty where all runs failed"),
-    Column("spread", "FLOAT", "ratio", "half the interquartile range over the median"),
+    Column(
+        "spread",
+        "FLOAT",
+        "ratio",
+        f"half the interquartile range over the median, to {SPREAD_BITS} significant bits",
+    ),
     Column("rounds", "INTEGER", "count", "samples that the median stands on, all repeats together"),
-    Column("low_us", "FLOAT", "µs", "lower end of the confidence interval of the median"),
-    Column("high_us", "FLOAT", "µs", "upper end of that interval"),
+    Column(
+        "low_us",
+        "FLOAT",
+        "µs",
+        f"lower end of the confidence interval of the median, to {SPREAD_BITS} bits",
+    ),
+    Column("high_us", "FLOAT", "µs", "upper end of that interval, as exactly"),
     Column("measurements", "INTEGER", "count", "times it was measured anew, in other processes"),
     Column(
         "repeat_range",

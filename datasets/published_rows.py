@@ -11,7 +11,7 @@ from typing import Final
 
 import duckdb
 
-from fusewise.datasets.columns import FEATURE_BITS
+from fusewise.datasets.columns import FEATURE_BITS, SPREAD_BITS
 from fusewise.datasets.repeats import repeats
 from fusewise.datasets.rows import Subject
 from fusewise.datasets.samples import threads
@@ -60,14 +60,21 @@ _NEEDED: Final = """
         AND o.device_key = m.device_key
 """
 
-#: Takes away the bits that are not published: Veltkamp's split (Dekker 1971, section 5).
-_SPLIT: Final = (1 << (53 - FEATURE_BITS)) + 1
-_FEATURES: Final = (
-    f"list_transform(k.features::DOUBLE[], lambda v: v * {_SPLIT} - (v * {_SPLIT} - v))"
-)
 
-_TIMING: Final = """
-    m.device_key, m.median_us, m.spread, m.rounds, m.low_us, m.high_us, m.measurements,
+def _settled(value: str, bits: int) -> str:
+    """SQL for ``value`` to so many significant bits: Veltkamp's split (Dekker 1971, section 5)."""
+    split = (1 << (53 - bits)) + 1
+    return f"{value} * {split} - ({value} * {split} - {value})"
+
+
+_FEATURES: Final = f"list_transform(k.features::DOUBLE[], lambda v: {_settled('v', FEATURE_BITS)})"
+
+_SPREAD, _LOW_US, _HIGH_US = (
+    f"{_settled(f'm.{name}::DOUBLE', SPREAD_BITS)} AS {name}"
+    for name in ("spread", "low_us", "high_us")
+)
+_TIMING: Final = f"""
+    m.device_key, m.median_us, {_SPREAD}, m.rounds, {_LOW_US}, {_HIGH_US}, m.measurements,
     m.repeat_range, m.torch_version, m.status, coalesce(r.value, '') AS reason, m."at"
 """
 _JOINED: Final = """

@@ -223,9 +223,12 @@ def _ranges(node: _SchedulerNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _compiler_us(node: _SchedulerNode) -> float:
-    """Inductor's estimate in microseconds (it gives milliseconds); 0 where it has none."""
+    """Inductor's estimate in microseconds (it gives milliseconds); 0 where it has none.
+
+    To six digits: more are noise, which problems that are kept would be larger by.
+    """
     milliseconds = float(node.get_estimated_runtime())
-    return milliseconds * 1e3 if math.isfinite(milliseconds) else 0.0
+    return float(f"{milliseconds * 1e3:.6g}") if math.isfinite(milliseconds) else 0.0
 
 
 def _computed(body: Any) -> tuple[tuple[Computed, ...], dict[inductor_deps.Dep, float]]:
