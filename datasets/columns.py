@@ -56,7 +56,7 @@ _TIMING: Final = (
         "µs",
         f"lower end of the confidence interval of the median, to {SPREAD_BITS} bits",
     ),
-    Column("high_us", "FLOAT", "µs", "upper end of that interval, as exactly"),
+    Column("high_us", "FLOAT", "µs", f"upper end of that interval, to {SPREAD_BITS} bits"),
     Column("measurements", "INTEGER", "count", "times it was measured anew, in other processes"),
     Column(
         "repeat_range",
