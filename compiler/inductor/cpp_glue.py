@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-#: Part of what kernels are known by: changes with the text below.
-VERSION = 2
+#: Part of what kernels are known by: changes with the text below and with how they are declared.
+VERSION = 3
 #: What a kernel's functions are called, before its key: once, and many times over.
 CALL, REPEAT = "call_", "repeat_"
 
@@ -19,23 +19,6 @@ _HEAD = r"""
 #include <cstdint>
 #include <stdexcept>
 #include <type_traits>
-
-#if defined(CPU_CAPABILITY_AVX512)
-// Functions of torch's that transpose a block of numbers are large. Alone in a translation unit a
-// call is replaced by what it does, less what a smaller block does not need; beside kernels that
-// make the same call it is not, and a kernel of small blocks takes 2.8 times as long. Declared once
-// more here, so that every call is.
-namespace at::vec {
-inline namespace CPU_CAPABILITY {
-#define FUSEWISE_INLINE inline __attribute__((always_inline))
-static FUSEWISE_INLINE void _transpose_mxn_half_16_16(__m256i t[], __m512i u[]);
-static FUSEWISE_INLINE void _transpose_mxn_half_32_32(__m512i r[], __m512i d[]);
-FUSEWISE_INLINE void transpose_mxn_16x16(
-    const float* src, int64_t ld_src, float* dst, int64_t ld_dst, int M, int N);
-#undef FUSEWISE_INLINE
-}  // namespace CPU_CAPABILITY
-}  // namespace at::vec
-#endif
 
 namespace fusewise {
 // Where a tensor's memory is; torch gives it to Inductor's own kernels in the same way.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import signal
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor import cpu_vec_isa
 
 from fusewise.compiler.inductor import cpp_batch
 from fusewise.compiler.inductor.cpp_batch import build_library
@@ -121,30 +123,53 @@ template <typename T> static T twice(T x) {{ return x * {n}; }}"""
     assert ran(sources[1], library)[:3] == [3, 12, 21]
 
 
-@pytest.mark.parametrize("kind", ["float", "at::BFloat16", "at::Half"])
-def test_kernels_that_transpose_call_nothing_for_it(
-    cache: Path, compilers: list[Any], kind: str
-) -> None:
-    """Each is as fast as alone, where a compiler replaces the only call by what it does."""
-    some = [
+def transposing(kind: str) -> list[str]:
+    """Programs each of which transposes blocks of other sizes."""
+    return [
         program(f"""
             {kind} a[{rows * 9}], b[{rows * 9}];
             for (int j = 0; j < {rows * 9}; ++j) a[j] = in_out_ptr0[i] + j;
             transpose_mxn<{kind},{rows},9,false>(a, 9, b, {rows});
             in_out_ptr0[i] = b[1];
         """)
-        for rows in (8, 12, 16)
+        for rows in (3, 8, 12, 16)
     ]
+
+
+def functions_of(cache: Path) -> str:
+    """What is called by its name within the one library that was built."""
+    (built,) = cache.glob("*.so")
+    return subprocess.run(
+        ["nm", "-C", str(built)], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("kind", ["float", "at::BFloat16", "at::Half"])
+def test_kernels_that_transpose_call_nothing_for_it(
+    cache: Path, compilers: list[Any], kind: str
+) -> None:
+    """Each is as fast as alone, where a compiler replaces the only call by what it does."""
+    some = transposing(kind)
     library = build_library([(source, {}) for source in some], processes=1)
     assert len(compilers) == 1
     for source in some:
         assert ran(source, library) == [j + 9 for j in range(8)]
-    (built,) = cache.glob("*.so")
-    symbols = subprocess.run(
-        ["nm", "-C", str(built)], capture_output=True, text=True, check=True
-    ).stdout
-    assert "kernel(float*)" in symbols
-    assert "transpose_mxn_16x16" not in symbols and "_transpose_mxn_half" not in symbols
+    functions = functions_of(cache)
+    assert "kernel(float*)" in functions
+    assert "transpose_" not in functions
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="vectors of 64 bytes are those of x86")
+def test_nor_do_those_of_other_processors(
+    cache: Path, compilers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot run here is compiled all the same: with AVX-512 blocks have functions to fill."""
+    monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", lambda: [cpu_vec_isa.VecAVX512()])
+    build_library([(source, {}) for source in transposing("float")], processes=1)
+    assert len(compilers) == 1 and any("avx512" in each for each in compilers[0])
+    functions = functions_of(cache)
+    assert "kernel(float*)" in functions
+    assert "transpose_" not in functions
 
 
 def test_kernel_with_macros_is_left_to_inductor(cache: Path, compilers: list[Any]) -> None:
