@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 
 from fusewise.costmodel.atomics import updates_counted, updates_of_loops
 from fusewise.costmodel.blocks import WARP
@@ -70,8 +72,15 @@ __all__ = [
 ]
 
 
-def _columns(names: Iterable[str]) -> list[int]:
-    return [COLUMN[name] for name in names]
+IndexArray = npt.NDArray[np.intp]
+
+
+def _columns(names: Iterable[str]) -> slice | IndexArray:
+    """Where columns stand: a stretch of neighbours is written at once."""
+    at = [COLUMN[name] for name in names]
+    if at == list(range(at[0], at[0] + len(at))):
+        return slice(at[0], at[0] + len(at))
+    return np.array(at, dtype=np.intp)
 
 
 _SUMMED_AT, _LARGEST_AT = _columns(SUMMED), _columns(LARGEST)
@@ -122,6 +131,7 @@ _CLASSES_IN_SUMMED = [SUMMED.index(name) for name in CLASSES]
 _ADDRESS = SUMMED.index("address")
 _LOOPS_AT = _columns(WORK)
 _SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
+_LOGARITHMIC_AT = np.array(LOGARITHMIC, dtype=np.intp)
 _DEVICE_AT = _columns(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
 
 
@@ -212,8 +222,14 @@ class Featurizer:
             node_told(node, own[_CLASSES_IN_SUMMED].tolist(), float(own[_ADDRESS]))
             for node, own in zip(nodes, self._sums, strict=True)
         ]
-        self._told = np.array(told, dtype=np.float64)
-        self._sorts = np.array([sorts_of(node) for node in nodes], dtype=np.float64)
+        # What is added up of the nodes of a group: sums, sorts, and what nodes tell.
+        self._added = np.array(
+            [
+                [*own, *sorts_of(node), *each]
+                for own, node, each in zip(sums, nodes, told, strict=True)
+            ],
+            dtype=np.float64,
+        )
         self._shared = SharedWork(nodes if blocks else ())
         # Lookups of nodes with equal loops mostly go by the same places.
         self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
@@ -221,8 +237,13 @@ class Featurizer:
             row_operations(node, self._frames.resting(i), wholly=self._frames.rests(i))
             for i, node in enumerate(nodes if blocks else ())
         ]
-        extremes = [node_extremes(node, own) for node, own in zip(nodes, updates, strict=True)]
-        # Minima are kept negated, so that one reduction finds both.
+        self._saved = {i for i, found in enumerate(self._of_rows) if found.any()}
+        # Minima are kept negated, so that one reduction finds both, and the iterations of the
+        # largest node.
+        extremes = [
+            [*node_extremes(node, updated), own[_ITERATIONS]]
+            for node, updated, own in zip(nodes, updates, sums, strict=True)
+        ]
         self._extremes = np.array(extremes, dtype=np.float64)
         self._device = list(device_amounts(profile).values())
 
@@ -252,22 +273,23 @@ class Featurizer:
             return np.empty((0, len(FEATURES)))
         orders = [self._members(names) for names in groups]
         members = [sorted(order) for order in orders]
-        flat = np.fromiter((i for ids in members for i in ids), dtype=np.intp)
-        starts = np.cumsum([0, *(len(ids) for ids in members[:-1])])
+        flat = np.array([i for ids in members for i in ids], dtype=np.intp)
+        starts = [0, *accumulate(len(ids) for ids in members[:-1])]
         rows = np.zeros((len(groups), len(FEATURES)))
-        rows[:, _SUMMED_AT] = np.add.reduceat(self._sums[flat], starts)
+        added = np.add.reduceat(self._added[flat], starts)
+        rows[:, _SUMMED_AT] = added[:, : len(SUMMED)]
         if self.profile.kind == "cuda":
             for row, ids in zip(rows, members, strict=True):
                 self._done_once(row, ids)
-        told = np.add.reduceat(self._told[flat], starts)
+            rows[:, _CLASSES_AT] = np.maximum(rows[:, _CLASSES_AT], 0.0)
+        told = added[:, len(SUMMED) + len(SORTS) :]
         rows[:, _EACH_NODE_AT] = told[:, 1 : 1 + len(EACH_NODE)]
         rows[:, _MAIN_NODE_AT] = told[:, 1 + len(EACH_NODE) :] / told[:, :1]
         extremes = np.maximum.reduceat(self._extremes[flat], starts)
         rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
-        rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) :]
-        most = np.maximum.reduceat(self._sums[flat, _ITERATIONS], starts)
-        sorts = np.add.reduceat(self._sorts[flat], starts)
-        rows[:, _SORTS_AT] = sorts / np.maximum(most, 1.0)[:, None]
+        rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) : -1]
+        sorts = added[:, len(SUMMED) : len(SUMMED) + len(SORTS)]
+        rows[:, _SORTS_AT] = sorts / np.maximum(extremes[:, -1:], 1.0)
         met = [
             self._meeting.columns(ids, self._loops(order))
             for ids, order in zip(members, orders, strict=True)
@@ -296,30 +318,38 @@ class Featurizer:
             ]
         rows[:, _DEVICE_AT] = self._device
         self._derive(rows)
-        rows[:, LOGARITHMIC] = np.log2(1.0 + rows[:, LOGARITHMIC])
+        rows[:, _LOGARITHMIC_AT] = np.log2(1.0 + rows[:, _LOGARITHMIC_AT])
         return rows
 
     def _done_once(self, row: FloatArray, ids: Sequence[int]) -> None:
-        """Take out of the sums in ``row`` what nodes do together, and what none of them needs."""
+        """Take out of the sums in ``row`` what nodes do together, and what none of them needs.
+
+        Where it is taken for more than all of it, less than nought may be left of a class.
+        """
         again = [i for i in ids if self._twin[i] != i and self._twin[i] in ids]
         if again:
             at = np.array(again, dtype=np.intp)
             row[_WORK_AT] -= self._sums[at][:, _WORK_IN_SUMMED].sum(axis=0)
         alike: dict[object, list[FloatArray]] = {}
+        others = []
         for i in ids:
             loops, found = self._places[i]
             if found is not None:
+                # What finds places is taken out by itself.
                 alike.setdefault(loops, []).append(found)
+            elif i not in again:
+                others.append(i)
         for several in alike.values():
             if len(several) > 1:
                 repeated = np.sum(several, axis=0) - np.max(several, axis=0)
                 row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - repeated, 0.0)
-        # What finds places is taken out above.
-        others = [i for i in ids if i not in again and self._places[i][1] is None]
-        row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - self._shared.repeated(others), 0.0)
+        shared = self._shared.repeated(others)
+        if shared is not None:
+            row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - shared, 0.0)
         if any(self._reduced[i] is not None for i in ids):
-            once = np.sum([self._of_rows[i] for i in ids if i not in again], axis=0)
-            row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - once, 0.0)
+            of_rows = [self._of_rows[i] for i in ids if i in self._saved and i not in again]
+            if of_rows:
+                row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - np.sum(of_rows, axis=0), 0.0)
         for i in self._alone(ids):
             full, alone = self._firsts[i]
             steps = self._sums[i, SUMMED.index(full)]
@@ -332,7 +362,7 @@ class Featurizer:
 
         A loop keeps all that a Welford reduction has whichever of it is stored: each step needs it.
         """
-        firsts = [i for i in ids if i in self._firsts]
+        firsts = [i for i in ids if i in self._firsts] if self._firsts else []
         if not firsts:
             return []
         others = {self._twin[i] for i in ids if self._twin[i] != i}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from fusewise.costmodel.dimensions import Mover, Shape
+from fusewise.costmodel.dimensions import Mover, Shape, mover_of
 from fusewise.costmodel.layout import SECTOR_BYTES, Layout, layout_of, merged_loops, turned
 from fusewise.costmodel.lookups import sought_along
 from fusewise.costmodel.meeting import Met, Moving
@@ -21,6 +22,27 @@ _Key = tuple[str, str]
 _NEAR = 1 << 15
 #: Places of a buffer that a node reads which goes over it by a window, at the least.
 _WINDOW = 4
+
+
+class _Under(NamedTuple):
+    """An access under the loops of its node as a kernel runs them."""
+
+    layout: Layout
+    #: Numbers that reads, and stores, have in common of one buffer that go through it by the same
+    #: steps.
+    read: int
+    stored: int
+    #: By bytes, whether written, near and again: what it is in a kernel.
+    movers: dict[tuple[int, bool, bool, bool], Mover]
+
+
+class _Frame(NamedTuple):
+    """A node as a kernel runs it."""
+
+    shape: Shape
+    accesses: dict[_Key, _Under]
+    #: Whether it goes through memory in steps along its last loop.
+    steps: bool
 
 
 class Frames:
@@ -49,6 +71,11 @@ class Frames:
         ]
         self._placed = [_placed(n, len(loops)) for n, loops in zip(nodes, self._loops, strict=True)]
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
+        self._outside = [n.numel for n in nodes]
+        self._lengths = [n.rnumel for n in nodes]
+        self._turns = [n.numel * n.rnumel for n in nodes]
+        self._frames: dict[tuple[int, int], _Frame] = {}
+        self._places: dict[tuple[str, tuple[int, ...], tuple[int, ...], int], int] = {}
 
     def resting(self, i: int) -> int:
         """Reads of node ``i`` that stay along a row of it, but not along all its loops."""
@@ -142,8 +169,9 @@ class Frames:
 
         Where both ways are taken at once what is read for one way serves the other.
         """
-        length = self._nodes[main].rnumel
-        across = {i for i in ids if self._nodes[i].rnumel not in (1, length)}
+        lengths = self._lengths
+        length = lengths[main]
+        across = {i for i in ids if lengths[i] not in (1, length)}
         if not across:
             return set()
         along = {key[0] for i, key, _, written, _ in moving if i not in across and not written}
@@ -153,40 +181,60 @@ class Frames:
         """Loops of the nodes ``ids`` of a group, its accesses, and whether a node beside a
         reduction goes through memory in steps."""
         main, crossed, moving = met.main, met.crossed, met.moving
-        frames = {i: self.frame(i, self.turns(i, main) if i in crossed else ()) for i in ids}
+        frames = {i: self._framed(i, main if i in crossed else -1) for i in ids}
         movers = []
         beside = self._along_rows(ids, main, moving)
-        first: dict[tuple[object, ...], int] = {}
-        looked_up: Counter[tuple[object, ...]] = Counter()
+        first: dict[int, int] = {}
+        looked_up: Counter[tuple[int, ...]] = Counter()
         for i, key, size, written, again in moving:
-            layout = frames[i][1].get(key)
-            if layout is not None and (written or (i, key[0]) not in beside):
-                node = self._nodes[i]
-                # What lies beside what the same block has just read is in its cache.
-                place = (key[0], layout.steps, layout.loops, written)
-                again_at = first.get(place)
-                if again_at is None:
-                    first[place] = layout.origin
-                    near = False
-                elif again_at == layout.origin and not again and not layout.looked_up:
-                    # The same under another name.
-                    continue
-                elif layout.looked_up:
-                    # One neighbour of what an interpolation looks up after the other.
-                    near = not layout.anywhere
-                else:
-                    near = 0 < abs(layout.origin - again_at) * layout.itemsize < _NEAR
-                if self._blocks and layout.anywhere and not written:
-                    near = _beside(layout, place, looked_up)
-                movers.append(Mover(layout, node.numel * node.rnumel, size, written, near, again))
-        whole = self._nodes[main].numel * self._nodes[main].rnumel
+            under = frames[i].accesses.get(key)
+            if under is None or (beside and not written and (i, key[0]) in beside):
+                continue
+            layout = under.layout
+            # What lies beside what the same block has just read is in its cache.
+            place = under.stored if written else under.read
+            again_at = first.get(place)
+            if again_at is None:
+                first[place] = layout.origin
+                near = False
+            elif again_at == layout.origin and not again and not layout.looked_up:
+                # The same under another name.
+                continue
+            elif layout.looked_up:
+                # One neighbour of what an interpolation looks up after the other.
+                near = not layout.anywhere
+            else:
+                near = 0 < abs(layout.origin - again_at) * layout.itemsize < _NEAR
+            if self._blocks and layout.anywhere and not written:
+                near = _beside(layout, place, looked_up)
+            told = (size, written, near, again)
+            mover = under.movers.get(told)
+            if mover is None:
+                mover = under.movers[told] = mover_of(layout, self._turns[i], *told)
+            movers.append(mover)
+        whole = self._turns[main]
         steps = any(
-            m.steps and m.steps[-1] > 1
-            for i in ids
-            if self._nodes[i].rnumel == 1 and self._nodes[i].numel == whole
-            for m in frames[i][1].values()
+            frames[i].steps and self._lengths[i] == 1 and self._outside[i] == whole for i in ids
         )
-        return [shape for shape, _ in frames.values()], movers, steps
+        return [each.shape for each in frames.values()], movers, steps
+
+    def _framed(self, i: int, main: int) -> _Frame:
+        """Node ``i`` with its loops turned round to those of ``main``; as they are where -1."""
+        found = self._frames.get((i, main))
+        if found is None:
+            shape, layouts = self.frame(i, self.turns(i, main) if main >= 0 else ())
+            accesses = {
+                key: _Under(layout, self._place(key, layout, 0), self._place(key, layout, 1), {})
+                for key, layout in layouts.items()
+            }
+            steps = any(m.steps and m.steps[-1] > 1 for m in layouts.values())
+            found = self._frames[i, main] = _Frame(shape, accesses, steps)
+        return found
+
+    def _place(self, key: _Key, layout: Layout, written: int) -> int:
+        """The number of the places that accesses with these steps go to in a buffer."""
+        place = (key[0], layout.steps, layout.loops, written)
+        return self._places.setdefault(place, len(self._places))
 
 
 def _placed(node: Node, loops: int) -> list[set[int]]:
@@ -203,13 +251,13 @@ def _placed(node: Node, loops: int) -> list[set[int]]:
     return [{at for at in range(loops) if along >> at & 1} for along in told]
 
 
-def _beside(layout: Layout, place: tuple[object, ...], seen: Counter[tuple[object, ...]]) -> bool:
+def _beside(layout: Layout, place: int, seen: Counter[tuple[int, ...]]) -> bool:
     """Whether a lookup has the sector of an earlier one: another component of the row found there.
 
     So many rows are looked up as the component has that is looked up most: one index is loaded
     once, whichever of them it tells. ``seen`` counts the lookups of each component and is kept up.
     """
-    sector = (*place, layout.origin * layout.itemsize // SECTOR_BYTES)
+    sector = (place, layout.origin * layout.itemsize // SECTOR_BYTES)
     own = (*sector, layout.origin)
     seen[own] += 1
     more = seen[own] > seen[sector]
