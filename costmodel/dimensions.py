@@ -243,6 +243,9 @@ def dimensions_of(
             far += weight
     inner = along >= _INNER_RATIO * max(at.get(1, 0.0), 1.0)
     outer = sorted(s for s in at if 1 < s < rows)
+    if not outer:
+        across, lengthwise = at.get(1, 0.0) * min(rows, 8) / 8, along * min(length, 8) / 8
+        return Dimensions((rows,), (across, lengthwise), inner)
     splits: list[tuple[int, ...]] = [(), *((s,) for s in outer)]
     if length == 1:
         splits += combinations(outer, 2)
@@ -258,7 +261,7 @@ def dimensions_of(
             factor *= _penalty(high // low)
         return (total + 0.05 * far) / factor
 
-    best = max(splits, key=score) if len(splits) > 1 else ()
+    best = max(splits, key=score)
     return Dimensions(
         extents=tuple(high // low for low, high in pairwise((1, *best, rows))),
         shares=(*shares(best), along * min(length, 8) / 8),

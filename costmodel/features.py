@@ -12,12 +12,12 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
 from fusewise.costmodel.atomics import updates_counted, updates_of_loops
-from fusewise.costmodel.blocks import WARP
+from fusewise.costmodel.blocks import WARP, Hint
 from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.done_once import CLASSES_AT, DoneOnce, Kernel, columns_at, mask_of
 from fusewise.costmodel.feature_table import (
     COLUMN,
     FEATURES,
@@ -51,11 +51,8 @@ from fusewise.costmodel.partials import (
     lanes,
     node_extremes,
     node_sums,
-    places_of,
-    row_operations,
     sorts_of,
 )
-from fusewise.costmodel.shared_work import SharedWork
 from fusewise.costmodel.tiles import holds_rows, tile_of
 from fusewise.costmodel.touches import DISTINCT, MET, wanted
 from fusewise.costmodel.updates import updates_of_warps
@@ -72,27 +69,11 @@ __all__ = [
 ]
 
 
-IndexArray = npt.NDArray[np.intp]
-
-
-def _columns(names: Iterable[str]) -> slice | IndexArray:
-    """Where columns stand: a stretch of neighbours is written at once."""
-    at = [COLUMN[name] for name in names]
-    if at == list(range(at[0], at[0] + len(at))):
-        return slice(at[0], at[0] + len(at))
-    return np.array(at, dtype=np.intp)
-
-
-_SUMMED_AT, _LARGEST_AT = _columns(SUMMED), _columns(LARGEST)
-_SMALLEST_AT, _MET_AT = _columns(SMALLEST), _columns(MET)
-#: What nodes that do the same do only once.
-_WORK = (*CLASSES, "welford", "online_softmax", "address")
-_WORK_AT = _columns(_WORK)
-_WORK_IN_SUMMED = [SUMMED.index(name) for name in _WORK]
-_CLASSES_AT = _columns(CLASSES)
-_OPERATIONS_AT = _columns((*CLASSES, "flops"))
-_PASSES = MET.index("passes")
-_DISTINCT_AT = _columns(DISTINCT)
+_SUMMED_AT, _LARGEST_AT = columns_at(SUMMED), columns_at(LARGEST)
+_SMALLEST_AT, _MET_AT = columns_at(SMALLEST), columns_at(MET)
+_OPERATIONS_AT = columns_at((*CLASSES, "flops"))
+_PASSES, _LOADS = MET.index("passes"), MET.index("loads")
+_DISTINCT_AT = columns_at(DISTINCT)
 _TILE = (
     "programs",
     "turns",
@@ -124,15 +105,15 @@ _TILE = (
     *SHAPE,
     *OF_ACCESSES,
 )
-_TILE_AT, _OF_ACCESSES_AT = _columns(_TILE), _columns(OF_ACCESSES)
-_SORTS_AT, _ITERATIONS = _columns(SORTS), SUMMED.index("iterations")
-_EACH_NODE_AT, _MAIN_NODE_AT = _columns(EACH_NODE), _columns(MAIN_NODE)
+_TILE_AT, _OF_ACCESSES_AT = columns_at(_TILE), columns_at(OF_ACCESSES)
+_SORTS_AT, _ITERATIONS = columns_at(SORTS), SUMMED.index("iterations")
+_EACH_NODE_AT, _MAIN_NODE_AT = columns_at(EACH_NODE), columns_at(MAIN_NODE)
 _CLASSES_IN_SUMMED = [SUMMED.index(name) for name in CLASSES]
 _ADDRESS = SUMMED.index("address")
-_LOOPS_AT = _columns(WORK)
-_SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
+_LOOPS_AT = columns_at(WORK)
+_SHARES_AT = columns_at(("narrow", "half", "wide", "unaligned"))
 _LOGARITHMIC_AT = np.array(LOGARITHMIC, dtype=np.intp)
-_DEVICE_AT = _columns(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
+_DEVICE_AT = columns_at(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
 
 
 #: What it takes threads to put together two results of a reduction, in sums: of the values that it
@@ -148,9 +129,6 @@ _VALUES = {
 }
 #: The same of a step of a sort.
 _SWAP = 13.0
-#: What the first result of a reduction of several takes alone: the column of all of them, and the
-#: one that it has of its own.
-_FIRST_ALONE = {"welford": ("welford", "means"), "online_softmax": ("online_softmax", "")}
 
 
 def _compared(node: Node) -> float:
@@ -193,23 +171,13 @@ class Featurizer:
             for kinds in (("reduction",), ("scan", "sort"))
         )
         self._sorted = [_compared(node) for node in nodes]
+        # Bitsets, so that a group tells at once whether it has such a node.
+        self._reducing = mask_of(i for i, found in enumerate(self._reduced) if found)
+        self._scanning = mask_of(i for i, found in enumerate(self._scanned) if found)
+        self._sorting = mask_of(i for i, found in enumerate(self._sorted) if found)
         self._kinds = [
             (node.reduction_type, *((a.buffer, a.index) for a in node.reads)) for node in nodes
         ]
-        # Results of one reduction are nodes of their own that do the same.
-        first: dict[object, int] = {}
-        self._twin = [
-            first.setdefault((kind, node.ops, node.numel), i) if node.kind == "reduction" else i
-            for i, (kind, node) in enumerate(zip(self._kinds, nodes, strict=True))
-        ]
-        # Whoever stores only the first of several (the mean, the maximum) computes no other.
-        several = {twin for i, twin in enumerate(self._twin) if twin != i}
-        self._firsts = {
-            i: _FIRST_ALONE[prefix]
-            for i in several
-            for prefix in _FIRST_ALONE
-            if nodes[i].reduction_type.startswith(prefix)
-        }
         updates = [
             updates_of_warps(node, problem, profile.threads)
             if blocks
@@ -230,14 +198,7 @@ class Featurizer:
             ],
             dtype=np.float64,
         )
-        self._shared = SharedWork(nodes if blocks else ())
-        # Lookups of nodes with equal loops mostly go by the same places.
-        self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
-        self._of_rows = [
-            row_operations(node, self._frames.resting(i), wholly=self._frames.rests(i))
-            for i, node in enumerate(nodes if blocks else ())
-        ]
-        self._saved = {i for i, found in enumerate(self._of_rows) if found.any()}
+        self._once = DoneOnce(nodes, self._kinds, self._sums, self._frames) if blocks else None
         # Minima are kept negated, so that one reduction finds both, and the iterations of the
         # largest node.
         extremes = [
@@ -271,17 +232,17 @@ class Featurizer:
         """
         if not groups:
             return np.empty((0, len(FEATURES)))
-        orders = [self._members(names) for names in groups]
-        members = [sorted(order) for order in orders]
+        kernels = [self._kernel(names) for names in groups]
+        members = [kernel.ids for kernel in kernels]
         flat = np.array([i for ids in members for i in ids], dtype=np.intp)
         starts = [0, *accumulate(len(ids) for ids in members[:-1])]
         rows = np.zeros((len(groups), len(FEATURES)))
         added = np.add.reduceat(self._added[flat], starts)
         rows[:, _SUMMED_AT] = added[:, : len(SUMMED)]
-        if self.profile.kind == "cuda":
-            for row, ids in zip(rows, members, strict=True):
-                self._done_once(row, ids)
-            rows[:, _CLASSES_AT] = np.maximum(rows[:, _CLASSES_AT], 0.0)
+        if self._once is not None:
+            for row, kernel in zip(rows, kernels, strict=True):
+                self._once.take_out(row, kernel)
+            rows[:, CLASSES_AT] = np.maximum(rows[:, CLASSES_AT], 0.0)
         told = added[:, len(SUMMED) + len(SORTS) :]
         rows[:, _EACH_NODE_AT] = told[:, 1 : 1 + len(EACH_NODE)]
         rows[:, _MAIN_NODE_AT] = told[:, 1 + len(EACH_NODE) :] / told[:, :1]
@@ -290,15 +251,13 @@ class Featurizer:
         rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) : -1]
         sorts = added[:, len(SUMMED) : len(SUMMED) + len(SORTS)]
         rows[:, _SORTS_AT] = sorts / np.maximum(extremes[:, -1:], 1.0)
-        met = [
-            self._meeting.columns(ids, self._loops(order))
-            for ids, order in zip(members, orders, strict=True)
-        ]
+        met = [self._meeting.columns(kernel.ids, self._loops(kernel)) for kernel in kernels]
         rows[:, _MET_AT] = [each.columns for each in met]
-        if self.profile.kind == "cuda":
+        if self._once is not None:
+            largest = rows[:, COLUMN["numel"]].tolist()
             rows[:, _TILE_AT] = [
-                self._tile(ids, row, each)
-                for ids, row, each in zip(members, rows, met, strict=True)
+                self._tile(kernel, int(numel), each)
+                for kernel, numel, each in zip(kernels, largest, met, strict=True)
             ]
         else:
             rows[:, _OF_ACCESSES_AT] = [
@@ -306,7 +265,8 @@ class Featurizer:
                 for ids, each in zip(members, met, strict=True)
             ]
         in_place = [
-            self._overwriting.bytes(ids, each) for ids, each in zip(members, met, strict=True)
+            self._overwriting.bytes(kernel.ids, kernel.mask, each)
+            for kernel, each in zip(kernels, met, strict=True)
         ]
         rows[:, COLUMN["in_place"]] = in_place
         if self._work is not None:
@@ -321,72 +281,29 @@ class Featurizer:
         rows[:, _LOGARITHMIC_AT] = np.log2(1.0 + rows[:, _LOGARITHMIC_AT])
         return rows
 
-    def _done_once(self, row: FloatArray, ids: Sequence[int]) -> None:
-        """Take out of the sums in ``row`` what nodes do together, and what none of them needs.
-
-        Where it is taken for more than all of it, less than nought may be left of a class.
-        """
-        again = [i for i in ids if self._twin[i] != i and self._twin[i] in ids]
-        if again:
-            at = np.array(again, dtype=np.intp)
-            row[_WORK_AT] -= self._sums[at][:, _WORK_IN_SUMMED].sum(axis=0)
-        alike: dict[object, list[FloatArray]] = {}
-        others = []
-        for i in ids:
-            loops, found = self._places[i]
-            if found is not None:
-                # What finds places is taken out by itself.
-                alike.setdefault(loops, []).append(found)
-            elif i not in again:
-                others.append(i)
-        for several in alike.values():
-            if len(several) > 1:
-                repeated = np.sum(several, axis=0) - np.max(several, axis=0)
-                row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - repeated, 0.0)
-        shared = self._shared.repeated(others)
-        if shared is not None:
-            row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - shared, 0.0)
-        if any(self._reduced[i] is not None for i in ids):
-            of_rows = [self._of_rows[i] for i in ids if i in self._saved and i not in again]
-            if of_rows:
-                row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - np.sum(of_rows, axis=0), 0.0)
-        for i in self._alone(ids):
-            full, alone = self._firsts[i]
-            steps = self._sums[i, SUMMED.index(full)]
-            row[COLUMN[full]] -= steps
-            if alone:
-                row[COLUMN[alone]] += steps
-
-    def _alone(self, ids: Sequence[int]) -> list[int]:
-        """Nodes that are the first result of a reduction of several, the others outside of it.
-
-        A loop keeps all that a Welford reduction has whichever of it is stored: each step needs it.
-        """
-        firsts = [i for i in ids if i in self._firsts] if self._firsts else []
-        if not firsts:
-            return []
-        others = {self._twin[i] for i in ids if self._twin[i] != i}
-        loops = self._loops_over(ids)
-        return [
-            i for i in firsts if i not in others and not (loops and self._firsts[i][0] == "welford")
-        ]
-
-    def _tile(self, ids: Sequence[int], row: FloatArray, met: Met) -> tuple[float, ...]:
-        """The columns of ``_TILE``, from those of the same ``row`` that are filled already."""
-        reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
-        scans = [r for r in (self._scanned[i] for i in ids) if r is not None]
-        loads = int(row[COLUMN["loads"]])
+    def _tile(self, kernel: Kernel, numel: int, met: Met) -> tuple[float, ...]:
+        """The columns of ``_TILE`` of a kernel, the largest node of which has ``numel`` results."""
+        ids, rows_of = kernel.ids, kernel.reductions
+        scans = []
+        if kernel.mask & self._scanning:
+            scans = [r for r in (self._scanned[i] for i in ids) if r is not None]
+            rows_of = [*rows_of, *scans]
+        loads = int(met.columns[_LOADS])
         shapes, movers, steps = self._frames.kernel(ids, met)
-        rows, cores = int(row[COLUMN["numel"]]), self.profile.cores
-        rows_of = [*reductions, *scans]
-        tile = tile_of(rows, rows_of, movers, shapes, loads, cores, steps=steps, scans=bool(scans))
+        cores = self.profile.cores
+        tile = tile_of(numel, rows_of, movers, shapes, loads, cores, steps=steps, scans=bool(scans))
         # Two results of one reduction (a mean and its variance) are found together.
-        kinds = {self._kinds[i] for i in ids if self._reduced[i] is not None}
+        kinds = {self._kinds[i] for i in ids if self._reduced[i]} if kernel.reductions else set()
         weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds)
-        for i in self._alone(ids):
-            weight -= _VALUES[str(self._kinds[i][0])] - 1
+        if self._once is not None:
+            for i in self._once.alone(kernel):
+                weight -= _VALUES[str(self._kinds[i][0])] - 1
         # The values and their places come of one sort.
-        sorts = {self._kinds[i]: self._sorted[i] for i in ids if self._sorted[i]}
+        sorts = (
+            {self._kinds[i]: self._sorted[i] for i in ids if self._sorted[i]}
+            if kernel.mask & self._sorting
+            else {}
+        )
         steps_each = math.log2(tile.row_threads) if tile.row_threads > 1 else 0.0
         met_rows = rows_of[0][0] if rows_of else 0
         # Loops of one turn are none: what a later one waits for lies beside it.
@@ -423,30 +340,37 @@ class Featurizer:
             *access_means(movers, tile),
         )
 
-    def _members(self, names: Collection[str]) -> list[int]:
+    def _kernel(self, names: Collection[str]) -> Kernel:
         try:
-            ids = list(dict.fromkeys(self._rank[name] for name in names))
+            named = list(dict.fromkeys(self._rank[name] for name in names))
         except KeyError as error:
             raise PlanError(
                 f"no node {error.args[0]!r} in this graph of {len(self._rank)} nodes",
                 subject=f"group {sorted(names)}",
                 remedy="use a plan that was made for this graph",
             ) from None
-        if not ids:
+        if not named:
             raise PlanError(
                 "the group has no nodes", subject="group", remedy="leave empty groups out"
             )
         # What has no order is generated in the compiler's own.
-        return ids if isinstance(names, Sequence) else sorted(ids, key=self._order.__getitem__)
+        order = named if isinstance(names, Sequence) else sorted(named, key=self._order.__getitem__)
+        ids, mask = sorted(named), mask_of(named)
+        reductions = self._reductions(ids) if mask & self._reducing else []
+        loops = bool(reductions) and not holds_rows(reductions)
+        return Kernel(ids, order, mask, reductions, loops)
 
-    def _loops(self, order: Sequence[int]) -> dict[int, int] | None:
+    def _loops(self, kernel: Kernel) -> dict[int, int] | None:
         """Which loop each node is in, where a kernel of several nodes loops over reductions."""
-        if len(order) == 1 or not self._loops_over(order):
+        if len(kernel.ids) == 1 or not kernel.loops:
             return None
-        return self._meeting.loops(order)
+        return self._meeting.loops(kernel.order)
+
+    def _reductions(self, ids: Iterable[int]) -> list[tuple[int, int, Hint]]:
+        return [r for r in (self._reduced[i] for i in ids) if r is not None]
 
     def _loops_over(self, ids: Iterable[int]) -> bool:
-        reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
+        reductions = self._reductions(ids)
         return bool(reductions) and not holds_rows(reductions)
 
     def _derive(self, rows: FloatArray) -> None:

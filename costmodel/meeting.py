@@ -207,19 +207,17 @@ class Meeting:
         touched, unaligned, across = total[_TOUCHED], total[_UNALIGNED], total[_ACROSS]
         runs, line, random = total[_RUNS], total[_LINE], total[_RANDOM]
         for position, i in enumerate(ids):
-            here, turned = level[i], i in crossed
-            bit = 1 << here
+            here, bit, turned = level[i], 1 << level[i], i in crossed
             for r in self._reads[i]:
                 slot, buffer, size = r.slot, r.buffer, r.bytes
                 inside = buffer in made
                 if inside:
                     last[buffer] = position
-                passes = seen.get(slot, 0)
                 if r.corners and slot not in seen:
                     corners[buffer] = corners.get(buffer, 0) + 1
                     if corners[buffer] > r.corners:
                         continue
-                if passes & bit:
+                if (passes := seen.get(slot, 0)) & bit:
                     continue
                 seen[slot] = passes | bit
                 if passes:

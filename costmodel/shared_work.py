@@ -7,6 +7,7 @@ inlined. In a kernel of several, equal expressions of the same loops are one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,7 @@ class SharedWork:
         self._iterations = [node.numel * node.rnumel for node in nodes]
         self._reads = [{(a.buffer, a.index) for a in node.reads} for node in nodes]
         self._operations = [_told_by_name(node) for node in nodes]
-        self._found: dict[tuple[int, int], FloatArray] = {}
+        self._found: dict[tuple[int, int], tuple[float, FloatArray]] = {}
         # Of each node the bitset of those that it was compared with, and of those in ``_found``.
         self._compared = [0] * len(nodes)
         self._sharing = [0] * len(nodes)
@@ -48,7 +49,7 @@ class SharedWork:
             sharing = before & self._sharing[i]
             if sharing:
                 shared = [self._found[i, j] for j in ids[:position] if sharing >> j & 1]
-                most = max(shared, key=np.sum)
+                _, most = max(shared, key=itemgetter(0))
                 total = most if total is None else total + most
             before |= 1 << i
         return total
@@ -59,7 +60,7 @@ class SharedWork:
                 self._compared[i] |= 1 << j
                 found = self._compare(i, j)
                 if found is not None:
-                    self._found[i, j] = found
+                    self._found[i, j] = float(found.sum()), found
                     self._sharing[i] |= 1 << j
 
     def _compare(self, i: int, j: int) -> FloatArray | None:

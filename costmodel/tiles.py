@@ -134,6 +134,8 @@ def tile_of(
         waves = _waves(block, programs, cores, loads)
         grid = tile.grid.run_as(programs, 1.0)
         return tile._replace(programs=programs, turns=1.0, waves=waves, grid=grid)
+    # Along a single dimension nothing is shared out.
+    shares = shares if len(extents) > 1 else ()
     if persistent:
         blocks = held_blocks(extents, length, hint, shares)
     else:
@@ -233,15 +235,15 @@ def _tile(
     for m in movers:
         if persistent and m.again:
             continue
-        of = traffic_of(m, grid)
-        sectors += of.sectors
-        stored += of.stored
-        issued += of.issued
-        wavefronts += of.wavefronts
-        lines += of.lines
-        requests += of.requests
-        spread += of.spread
-        turn_loads += of.loads
+        touched, kept, instructions, fronts, found, asked, over, loaded = traffic_of(m, grid)
+        sectors += touched
+        stored += kept
+        issued += instructions
+        wavefronts += fronts
+        lines += found
+        requests += asked
+        spread += over
+        turn_loads += loaded
     elements, programs, turns = grid.elements, grid.programs, grid.turns
     return Tile(
         programs=programs,
