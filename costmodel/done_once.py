@@ -40,11 +40,10 @@ def mask_of(ids: Iterable[int]) -> int:
     return mask
 
 
-CLASSES_AT = columns_at(CLASSES)
-#: What nodes that do the same do only once.
-_WORK = (*CLASSES, "welford", "online_softmax", "address")
-_WORK_AT = columns_at(_WORK)
-_WORK_IN_SUMMED = [SUMMED.index(name) for name in _WORK]
+#: Where the classes of operations stand in ``SUMMED``, and what is done once by nodes that do the
+#: same.
+CLASSES_SUMMED = slice(SUMMED.index(CLASSES[0]), SUMMED.index(CLASSES[-1]) + 1)
+_WORK = [SUMMED.index(name) for name in (*CLASSES, "welford", "online_softmax", "address")]
 #: What the first result of a reduction of several takes alone: the column of all of them, and the
 #: one that it has of its own.
 _FIRST_ALONE = {"welford": ("welford", "means"), "online_softmax": ("online_softmax", "")}
@@ -103,39 +102,40 @@ class DoneOnce:
         self._leading = mask_of(self._firsts)
 
     def take_out(self, row: FloatArray, kernel: Kernel) -> None:
-        """Take out of the sums in ``row`` what nodes do together, and what none of them needs.
+        """Take out of ``row``, as in ``SUMMED``, what nodes do together and what none needs.
 
         Less than nought may be left of a class, where nothing is done together.
         """
         ids, mask = kernel.ids, kernel.mask
+        classes = row[CLASSES_SUMMED]
         again = []
         if mask & self._twins:
             again = [i for i in ids if self._twin[i] != i and mask >> self._twin[i] & 1]
         if again:
             at = np.array(again, dtype=np.intp)
-            row[_WORK_AT] -= self._sums[at][:, _WORK_IN_SUMMED].sum(axis=0)
+            row[_WORK] -= self._sums[at][:, _WORK].sum(axis=0)
         others = ids
         if again or mask & self._placing:
             # What finds places is taken out by itself.
             others = [i for i in ids if i not in again and self._places[i][1] is None]
         if mask & self._placing:
-            self._take_places_out(row, ids)
+            self._take_places_out(classes, ids)
         shared = self._shared.repeated(others)
         if shared is not None:
-            row[CLASSES_AT] = np.maximum(row[CLASSES_AT] - shared, 0.0)
+            classes[:] = np.maximum(classes - shared, 0.0)
         if kernel.reductions and mask & self._saving:
             saved = [self._of_rows[i] for i in ids if self._saving >> i & 1 and i not in again]
             if saved:
                 once = np.add.reduce(saved)
-                row[CLASSES_AT] = np.maximum(row[CLASSES_AT] - once, 0.0)
+                classes[:] = np.maximum(classes - once, 0.0)
         for i in self.alone(kernel):
             full, alone = self._firsts[i]
             steps = self._sums[i, SUMMED.index(full)]
-            row[COLUMN[full]] -= steps
+            row[SUMMED.index(full)] -= steps
             if alone:
-                row[COLUMN[alone]] += steps
+                row[SUMMED.index(alone)] += steps
 
-    def _take_places_out(self, row: FloatArray, ids: Sequence[int]) -> None:
+    def _take_places_out(self, classes: FloatArray, ids: Sequence[int]) -> None:
         alike: dict[object, list[FloatArray]] = {}
         for i in ids:
             loops, found = self._places[i]
@@ -144,7 +144,7 @@ class DoneOnce:
         for several in alike.values():
             if len(several) > 1:
                 repeated = np.sum(several, axis=0) - np.max(several, axis=0)
-                row[CLASSES_AT] = np.maximum(row[CLASSES_AT] - repeated, 0.0)
+                classes[:] = np.maximum(classes - repeated, 0.0)
 
     def alone(self, kernel: Kernel) -> list[int]:
         """Nodes that are the first result of a reduction of several, the others outside of it.

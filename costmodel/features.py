@@ -17,7 +17,8 @@ from fusewise.costmodel.atomics import updates_counted, updates_of_loops
 from fusewise.costmodel.blocks import WARP, Hint
 from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.done_once import CLASSES_AT, DoneOnce, Kernel, columns_at, mask_of
+from fusewise.costmodel.dimensions import Mover
+from fusewise.costmodel.done_once import CLASSES_SUMMED, DoneOnce, Kernel, columns_at, mask_of
 from fusewise.costmodel.feature_table import (
     COLUMN,
     FEATURES,
@@ -55,6 +56,7 @@ from fusewise.costmodel.partials import (
 )
 from fusewise.costmodel.tiles import holds_rows, tile_of
 from fusewise.costmodel.touches import DISTINCT, MET, wanted
+from fusewise.costmodel.traffic import Grid
 from fusewise.costmodel.updates import updates_of_warps
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.problem import Node, Problem
@@ -103,12 +105,10 @@ _TILE = (
     "round_bytes",
     "turn_loads",
     *SHAPE,
-    *OF_ACCESSES,
 )
 _TILE_AT, _OF_ACCESSES_AT = columns_at(_TILE), columns_at(OF_ACCESSES)
 _SORTS_AT, _ITERATIONS = columns_at(SORTS), SUMMED.index("iterations")
 _EACH_NODE_AT, _MAIN_NODE_AT = columns_at(EACH_NODE), columns_at(MAIN_NODE)
-_CLASSES_IN_SUMMED = [SUMMED.index(name) for name in CLASSES]
 _ADDRESS = SUMMED.index("address")
 _LOOPS_AT = columns_at(WORK)
 _SHARES_AT = columns_at(("narrow", "half", "wide", "unaligned"))
@@ -187,7 +187,7 @@ class Featurizer:
         sums = [node_sums(node, own) for node, own in zip(nodes, updates, strict=True)]
         self._sums = np.array(sums, dtype=np.float64)
         told = [
-            node_told(node, own[_CLASSES_IN_SUMMED].tolist(), float(own[_ADDRESS]))
+            node_told(node, own[CLASSES_SUMMED].tolist(), float(own[_ADDRESS]))
             for node, own in zip(nodes, self._sums, strict=True)
         ]
         # What is added up of the nodes of a group: sums, sorts, and what nodes tell.
@@ -238,11 +238,12 @@ class Featurizer:
         starts = [0, *accumulate(len(ids) for ids in members[:-1])]
         rows = np.zeros((len(groups), len(FEATURES)))
         added = np.add.reduceat(self._added[flat], starts)
-        rows[:, _SUMMED_AT] = added[:, : len(SUMMED)]
+        summed = added[:, : len(SUMMED)]
         if self._once is not None:
-            for row, kernel in zip(rows, kernels, strict=True):
+            for row, kernel in zip(summed, kernels, strict=True):
                 self._once.take_out(row, kernel)
-            rows[:, CLASSES_AT] = np.maximum(rows[:, CLASSES_AT], 0.0)
+            np.maximum(summed[:, CLASSES_SUMMED], 0.0, out=summed[:, CLASSES_SUMMED])
+        rows[:, _SUMMED_AT] = summed
         told = added[:, len(SUMMED) + len(SORTS) :]
         rows[:, _EACH_NODE_AT] = told[:, 1 : 1 + len(EACH_NODE)]
         rows[:, _MAIN_NODE_AT] = told[:, 1 + len(EACH_NODE) :] / told[:, :1]
@@ -255,15 +256,20 @@ class Featurizer:
         rows[:, _MET_AT] = [each.columns for each in met]
         if self._once is not None:
             largest = rows[:, COLUMN["numel"]].tolist()
-            rows[:, _TILE_AT] = [
+            tiles = [
                 self._tile(kernel, int(numel), each)
                 for kernel, numel, each in zip(kernels, largest, met, strict=True)
             ]
+            rows[:, _TILE_AT] = [columns for columns, _, _ in tiles]
+            means = access_means([(movers, grid) for _, movers, grid in tiles])
         else:
-            rows[:, _OF_ACCESSES_AT] = [
-                access_means(self._frames.kernel(ids, each)[1])
-                for ids, each in zip(members, met, strict=True)
-            ]
+            means = access_means(
+                [
+                    (self._frames.kernel(ids, each)[1], None)
+                    for ids, each in zip(members, met, strict=True)
+                ]
+            )
+        rows[:, _OF_ACCESSES_AT] = means
         in_place = [
             self._overwriting.bytes(kernel.ids, kernel.mask, each)
             for kernel, each in zip(kernels, met, strict=True)
@@ -281,8 +287,13 @@ class Featurizer:
         rows[:, _LOGARITHMIC_AT] = np.log2(1.0 + rows[:, _LOGARITHMIC_AT])
         return rows
 
-    def _tile(self, kernel: Kernel, numel: int, met: Met) -> tuple[float, ...]:
-        """The columns of ``_TILE`` of a kernel, the largest node of which has ``numel`` results."""
+    def _tile(
+        self, kernel: Kernel, numel: int, met: Met
+    ) -> tuple[tuple[float, ...], list[Mover], Grid]:
+        """The columns of ``_TILE`` of a kernel, its accesses and its blocks.
+
+        ``numel`` are the results of its largest node.
+        """
         ids, rows_of = kernel.ids, kernel.reductions
         scans = []
         if kernel.mask & self._scanning:
@@ -308,7 +319,7 @@ class Featurizer:
         met_rows = rows_of[0][0] if rows_of else 0
         # Loops of one turn are none: what a later one waits for lies beside it.
         again = 1 if tile.turns == 1 or tile.persistent else met.columns[_PASSES]
-        return (
+        columns = (
             tile.programs,
             tile.turns,
             tile.elements,
@@ -337,8 +348,8 @@ class Featurizer:
             tile.sectors * SECTOR_BYTES / (tile.waves * tile.turns),
             tile.turn_loads,
             *shape_of(tile),
-            *access_means(movers, tile),
         )
+        return columns, movers, tile.grid
 
     def _kernel(self, names: Collection[str]) -> Kernel:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from fusewise.costmodel.dimensions import Mover, Shape, mover_of
 from fusewise.costmodel.layout import SECTOR_BYTES, Layout, layout_of, merged_loops, turned
@@ -24,10 +24,15 @@ _NEAR = 1 << 15
 _WINDOW = 4
 
 
-class _Under(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Under:
     """An access under the loops of its node as a kernel runs them."""
 
     layout: Layout
+    #: As in ``layout``.
+    origin: int
+    looked_up: bool
+    anywhere: bool
     #: Numbers that reads, and stores, have in common of one buffer that go through it by the same
     #: steps.
     read: int
@@ -36,12 +41,13 @@ class _Under(NamedTuple):
     movers: dict[tuple[int, bool, bool, bool], Mover]
 
 
-class _Frame(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Frame:
     """A node as a kernel runs it."""
 
     shape: Shape
     accesses: dict[_Key, _Under]
-    #: Whether it goes through memory in steps along its last loop.
+    #: Whether it reduces nothing and goes through memory in steps along its last loop.
     steps: bool
 
 
@@ -74,7 +80,8 @@ class Frames:
         self._outside = [n.numel for n in nodes]
         self._lengths = [n.rnumel for n in nodes]
         self._turns = [n.numel * n.rnumel for n in nodes]
-        self._frames: dict[tuple[int, int], _Frame] = {}
+        #: By the node that each is turned round to; -1 for none.
+        self._frames: list[dict[int, _Frame]] = [{} for _ in nodes]
         self._places: dict[tuple[str, tuple[int, ...], tuple[int, ...], int], int] = {}
 
     def resting(self, i: int) -> int:
@@ -181,7 +188,12 @@ class Frames:
         """Loops of the nodes ``ids`` of a group, its accesses, and whether a node beside a
         reduction goes through memory in steps."""
         main, crossed, moving = met.main, met.crossed, met.moving
-        frames = {i: self._framed(i, main if i in crossed else -1) for i in ids}
+        frames: dict[int, _Frame] = {}
+        whole, steps = self._turns[main], False
+        for i in ids:
+            turned_to = main if i in crossed else -1
+            frame = frames[i] = self._frames[i].get(turned_to) or self._framed(i, turned_to)
+            steps = steps or (frame.steps and self._outside[i] == whole)
         movers = []
         beside = self._along_rows(ids, main, moving)
         first: dict[int, int] = {}
@@ -190,45 +202,47 @@ class Frames:
             under = frames[i].accesses.get(key)
             if under is None or (beside and not written and (i, key[0]) in beside):
                 continue
-            layout = under.layout
             # What lies beside what the same block has just read is in its cache.
             place = under.stored if written else under.read
+            origin = under.origin
             again_at = first.get(place)
             if again_at is None:
-                first[place] = layout.origin
+                first[place] = origin
                 near = False
-            elif again_at == layout.origin and not again and not layout.looked_up:
+            elif again_at == origin and not again and not under.looked_up:
                 # The same under another name.
                 continue
-            elif layout.looked_up:
+            elif under.looked_up:
                 # One neighbour of what an interpolation looks up after the other.
-                near = not layout.anywhere
+                near = not under.anywhere
             else:
-                near = 0 < abs(layout.origin - again_at) * layout.itemsize < _NEAR
-            if self._blocks and layout.anywhere and not written:
-                near = _beside(layout, place, looked_up)
+                near = 0 < abs(origin - again_at) * under.layout.itemsize < _NEAR
+            if under.anywhere and self._blocks and not written:
+                near = _beside(under.layout, place, looked_up)
             told = (size, written, near, again)
             mover = under.movers.get(told)
             if mover is None:
-                mover = under.movers[told] = mover_of(layout, self._turns[i], *told)
+                mover = under.movers[told] = mover_of(under.layout, self._turns[i], *told)
             movers.append(mover)
-        whole = self._turns[main]
-        steps = any(
-            frames[i].steps and self._lengths[i] == 1 and self._outside[i] == whole for i in ids
-        )
-        return [each.shape for each in frames.values()], movers, steps
+        return [frame.shape for frame in frames.values()], movers, steps
 
     def _framed(self, i: int, main: int) -> _Frame:
         """Node ``i`` with its loops turned round to those of ``main``; as they are where -1."""
-        found = self._frames.get((i, main))
-        if found is None:
-            shape, layouts = self.frame(i, self.turns(i, main) if main >= 0 else ())
-            accesses = {
-                key: _Under(layout, self._place(key, layout, 0), self._place(key, layout, 1), {})
-                for key, layout in layouts.items()
-            }
-            steps = any(m.steps and m.steps[-1] > 1 for m in layouts.values())
-            found = self._frames[i, main] = _Frame(shape, accesses, steps)
+        shape, layouts = self.frame(i, self.turns(i, main) if main >= 0 else ())
+        accesses = {
+            key: _Under(
+                layout=layout,
+                origin=layout.origin,
+                looked_up=layout.looked_up,
+                anywhere=layout.anywhere,
+                read=self._place(key, layout, 0),
+                stored=self._place(key, layout, 1),
+                movers={},
+            )
+            for key, layout in layouts.items()
+        }
+        steps = self._lengths[i] == 1 and any(m.steps and m.steps[-1] > 1 for m in layouts.values())
+        found = self._frames[i][main] = _Frame(shape, accesses, steps)
         return found
 
     def _place(self, key: _Key, layout: Layout, written: int) -> int:

@@ -81,26 +81,29 @@ def power_of(number: int) -> int:
 
 def shape_of(tile: Tile) -> tuple[float, ...]:
     """The columns of ``SHAPE``."""
-    inner, *outer = tile.grid.extents
+    return (*_shape_of(tile.grid.extents, tile.grid.length), tile.inner)
+
+
+@lru_cache(maxsize=1 << 12)
+def _shape_of(extents: tuple[int, ...], length: int) -> tuple[int, ...]:
+    inner, *outer = extents
     second = outer[0] if outer else 0
-    return (
-        inner,
-        second,
-        power_of(inner),
-        power_of(second),
-        power_of(tile.grid.length),
-        tile.inner,
-    )
+    return inner, second, power_of(inner), power_of(second), power_of(length)
 
 
-def access_means(movers: Sequence[Mover], tile: Tile | None = None) -> list[float]:
-    """The columns of ``OF_ACCESSES`` of a kernel with the blocks of ``tile``, or without any."""
-    if not movers:
-        return [0.0] * len(OF_ACCESSES)
-    grid = None if tile is None else tile.grid
-    sums: FloatArray = np.add.reduce([_weighed(m, grid) for m in movers])
-    found: list[float] = (sums[1:] / sums[0]).tolist()
-    return found
+def access_means(kernels: Sequence[tuple[Sequence[Mover], Grid | None]]) -> FloatArray:
+    """The columns of ``OF_ACCESSES`` of kernels, [n, A], from their accesses and their blocks.
+
+    Kernels may be without blocks.
+    """
+    sums = np.zeros((len(kernels), 1 + len(OF_ACCESSES)))
+    for row, (movers, grid) in zip(sums, kernels, strict=True):
+        if movers:
+            weighed = np.concatenate([_weighed(m, grid) for m in movers])
+            np.add.reduce(weighed.reshape(len(movers), -1), out=row)
+    # An access weighs 1 at the least.
+    means: FloatArray = sums[:, 1:] / np.maximum(sums[:, :1], 1.0)
+    return means
 
 
 @lru_cache(maxsize=1 << 14)

@@ -272,6 +272,7 @@ def _tile(
     )
 
 
+@lru_cache(maxsize=1 << 12)
 def _row_threads(block: Block, inner: bool) -> float:
     """Threads that share a row; a warp goes along rows or across them, as memory lies."""
     across = math.prod(block.across)
