@@ -241,6 +241,23 @@ def dimensions_of(
             along += weight
         else:
             far += weight
+    return _cut_to(rows, length, along, far, tuple(at.items()))
+
+
+@lru_cache(maxsize=1 << 12)
+def _cut_to(
+    rows: int, length: int, along: float, far: float, lying: tuple[tuple[int, float], ...]
+) -> Dimensions:
+    """The dimensions of a kernel, from how much lies along which of its loops.
+
+    Args:
+        rows: results.
+        length: values that are reduced to each.
+        along: what lies along the reduction.
+        far: what lies along no loop.
+        lying: results inside of each other loop, and what lies along it.
+    """
+    at = dict(lying)
     inner = along >= _INNER_RATIO * max(at.get(1, 0.0), 1.0)
     outer = sorted(s for s in at if 1 < s < rows)
     if not outer:

@@ -71,8 +71,6 @@ __all__ = [
 ]
 
 
-_SUMMED_AT, _LARGEST_AT = columns_at(SUMMED), columns_at(LARGEST)
-_SMALLEST_AT, _MET_AT = columns_at(SMALLEST), columns_at(MET)
 _OPERATIONS_AT = columns_at((*CLASSES, "flops"))
 _PASSES, _LOADS = MET.index("passes"), MET.index("loads")
 _DISTINCT_AT = columns_at(DISTINCT)
@@ -106,12 +104,22 @@ _TILE = (
     "turn_loads",
     *SHAPE,
 )
-_TILE_AT, _OF_ACCESSES_AT = columns_at(_TILE), columns_at(OF_ACCESSES)
-_SORTS_AT, _ITERATIONS = columns_at(SORTS), SUMMED.index("iterations")
-_EACH_NODE_AT, _MAIN_NODE_AT = columns_at(EACH_NODE), columns_at(MAIN_NODE)
+_ITERATIONS = SUMMED.index("iterations")
 _ADDRESS = SUMMED.index("address")
-_LOOPS_AT = columns_at(WORK)
+_PARTS = (
+    slice(len(SUMMED)),
+    slice(len(SUMMED), len(SUMMED) + len(SORTS)),
+    slice(len(SUMMED) + len(SORTS), None),
+)
 _SHARES_AT = columns_at(("narrow", "half", "wide", "unaligned"))
+#: What is put together for a group, and of a CPU in place of a tile what its loops do.
+_TOLD = (*SUMMED, *EACH_NODE, *MAIN_NODE, *SORTS, *LARGEST, *SMALLEST, *MET, *OF_ACCESSES)
+_TOLD_OF = {"cuda": (*_TOLD, "in_place", *_TILE), "cpu": (*_TOLD, "in_place", *WORK)}
+#: Where each column stands in this; behind the last where it does not.
+_FROM = {
+    kind: np.array([names.index(name) if name in names else len(names) for name in COLUMN])
+    for kind, names in _TOLD_OF.items()
+}
 _LOGARITHMIC_AT = np.array(LOGARITHMIC, dtype=np.intp)
 _DEVICE_AT = columns_at(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
 
@@ -206,7 +214,7 @@ class Featurizer:
             for node, updated, own in zip(nodes, updates, sums, strict=True)
         ]
         self._extremes = np.array(extremes, dtype=np.float64)
-        self._device = list(device_amounts(profile).values())
+        self._device = np.array(list(device_amounts(profile).values()))
 
     def group(self, names: Collection[str]) -> FloatArray:
         """Features of one group, shape [F]. See :meth:`batch`."""
@@ -236,52 +244,55 @@ class Featurizer:
         members = [kernel.ids for kernel in kernels]
         flat = np.array([i for ids in members for i in ids], dtype=np.intp)
         starts = [0, *accumulate(len(ids) for ids in members[:-1])]
-        rows = np.zeros((len(groups), len(FEATURES)))
-        added = np.add.reduceat(self._added[flat], starts)
-        summed = added[:, : len(SUMMED)]
+        added = np.add.reduceat(self._added.take(flat, axis=0), starts)
+        summed, sorts, told = (added[:, part] for part in _PARTS)
         if self._once is not None:
             for row, kernel in zip(summed, kernels, strict=True):
                 self._once.take_out(row, kernel)
             np.maximum(summed[:, CLASSES_SUMMED], 0.0, out=summed[:, CLASSES_SUMMED])
-        rows[:, _SUMMED_AT] = summed
-        told = added[:, len(SUMMED) + len(SORTS) :]
-        rows[:, _EACH_NODE_AT] = told[:, 1 : 1 + len(EACH_NODE)]
-        rows[:, _MAIN_NODE_AT] = told[:, 1 + len(EACH_NODE) :] / told[:, :1]
-        extremes = np.maximum.reduceat(self._extremes[flat], starts)
-        rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
-        rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) : -1]
-        sorts = added[:, len(SUMMED) : len(SUMMED) + len(SORTS)]
-        rows[:, _SORTS_AT] = sorts / np.maximum(extremes[:, -1:], 1.0)
+        extremes = np.maximum.reduceat(self._extremes.take(flat, axis=0), starts)
         met = [self._meeting.columns(kernel.ids, self._loops(kernel)) for kernel in kernels]
-        rows[:, _MET_AT] = [each.columns for each in met]
-        if self._once is not None:
-            largest = rows[:, COLUMN["numel"]].tolist()
+        columns = np.array([each.columns for each in met])
+        in_place = np.array(
+            [
+                self._overwriting.bytes(kernel.ids, kernel.mask, each)
+                for kernel, each in zip(kernels, met, strict=True)
+            ]
+        )
+        if self._work is None:
             tiles = [
                 self._tile(kernel, int(numel), each)
-                for kernel, numel, each in zip(kernels, largest, met, strict=True)
+                for kernel, numel, each in zip(kernels, extremes[:, 0].tolist(), met, strict=True)
             ]
-            rows[:, _TILE_AT] = [columns for columns, _, _ in tiles]
             means = access_means([(movers, grid) for _, movers, grid in tiles])
+            own = [found for found, _, _ in tiles]
         else:
-            means = access_means(
-                [
-                    (self._frames.kernel(ids, each)[1], None)
-                    for ids, each in zip(members, met, strict=True)
-                ]
-            )
-        rows[:, _OF_ACCESSES_AT] = means
-        in_place = [
-            self._overwriting.bytes(kernel.ids, kernel.mask, each)
-            for kernel, each in zip(kernels, met, strict=True)
-        ]
-        rows[:, COLUMN["in_place"]] = in_place
-        if self._work is not None:
-            distinct = rows[:, _DISTINCT_AT].sum(axis=1)
-            fresh = np.maximum(distinct - in_place, 0.0).tolist()
-            rows[:, _LOOPS_AT] = [
-                self._work.columns(ids, each, size, over)
-                for ids, each, size, over in zip(members, met, fresh, in_place, strict=True)
+            framed = [
+                self._frames.kernel(ids, each) for ids, each in zip(members, met, strict=True)
             ]
+            means = access_means([(movers, None) for _, movers, _ in framed])
+            distinct = columns[:, : len(DISTINCT)].sum(axis=1)
+            fresh = np.maximum(distinct - in_place, 0.0).tolist()
+            own = [
+                self._work.columns(ids, each, size, over)
+                for ids, each, size, over in zip(
+                    members, met, fresh, in_place.tolist(), strict=True
+                )
+            ]
+        parts = (
+            summed,
+            told[:, 1 : 1 + len(EACH_NODE)],
+            told[:, 1 + len(EACH_NODE) :] / told[:, :1],
+            sorts / np.maximum(extremes[:, -1:], 1.0),
+            extremes[:, : len(LARGEST)],
+            -extremes[:, len(LARGEST) : -1],
+            columns,
+            means,
+            in_place[:, None],
+            np.array(own, dtype=np.float64),
+            np.zeros((len(groups), 1)),
+        )
+        rows = np.concatenate(parts, axis=1).take(_FROM[self.profile.kind], axis=1)
         rows[:, _DEVICE_AT] = self._device
         self._derive(rows)
         rows[:, _LOGARITHMIC_AT] = np.log2(1.0 + rows[:, _LOGARITHMIC_AT])
@@ -304,17 +315,16 @@ class Featurizer:
         cores = self.profile.cores
         tile = tile_of(numel, rows_of, movers, shapes, loads, cores, steps=steps, scans=bool(scans))
         # Two results of one reduction (a mean and its variance) are found together.
-        kinds = {self._kinds[i] for i in ids if self._reduced[i]} if kernel.reductions else set()
-        weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds)
-        if self._once is not None:
+        kinds = {self._kinds[i] for i in ids if self._reduced[i]} if kernel.reductions else ()
+        weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds) if kinds else 0
+        if kinds and self._once is not None:
             for i in self._once.alone(kernel):
                 weight -= _VALUES[str(self._kinds[i][0])] - 1
-        # The values and their places come of one sort.
-        sorts = (
-            {self._kinds[i]: self._sorted[i] for i in ids if self._sorted[i]}
-            if kernel.mask & self._sorting
-            else {}
-        )
+        sorts = 0.0
+        if kernel.mask & self._sorting:
+            # The values and their places come of one sort.
+            once = {self._kinds[i]: self._sorted[i] for i in ids if self._sorted[i]}
+            sorts = sum(once.values())
         steps_each = math.log2(tile.row_threads) if tile.row_threads > 1 else 0.0
         met_rows = rows_of[0][0] if rows_of else 0
         # Loops of one turn are none: what a later one waits for lies beside it.
@@ -342,7 +352,7 @@ class Featurizer:
             tile.requests,
             tile.spread,
             tile.row_threads,
-            weight * met_rows * tile.row_threads * steps_each + sum(sorts.values()),
+            weight * met_rows * tile.row_threads * steps_each + sorts,
             weight * tile.waves * steps_each,
             len(kinds),
             tile.sectors * SECTOR_BYTES / (tile.waves * tile.turns),
@@ -393,20 +403,18 @@ class Featurizer:
         contiguous = column[COLUMN["read_contiguous"]] + column[COLUMN["written_contiguous"]]
         some = np.maximum(distinct, 1.0)
         column[COLUMN["distinct"]] = distinct
-        column[COLUMN["reuse"]] = touched / some
-        column[COLUMN["irregular"]] = (distinct - contiguous) / some
-        column[COLUMN["intensity"]] = operations / some
-        iterations = column[COLUMN["iterations"]]
-        column[COLUMN["operations_each"]] = operations / np.maximum(iterations, 1.0)
-        column[COLUMN["turn_operations"]] = (
-            column[COLUMN["operations_each"]] * column[COLUMN["each_thread"]]
-        )
+        np.divide(touched, some, out=column[COLUMN["reuse"]])
+        np.divide(distinct - contiguous, some, out=column[COLUMN["irregular"]])
+        np.divide(operations, some, out=column[COLUMN["intensity"]])
+        iterations = np.maximum(column[COLUMN["iterations"]], 1.0)
+        each = np.divide(operations, iterations, out=column[COLUMN["operations_each"]])
+        np.multiply(each, column[COLUMN["each_thread"]], out=column[COLUMN["turn_operations"]])
         column[COLUMN["widths_mixed"]] = column[COLUMN["width_min"]] < column[COLUMN["width_max"]]
         rows[:, _SHARES_AT] /= np.maximum(touched, 1.0)[:, None]
         if self.profile.kind == "cuda":
-            column[COLUMN["sector_ratio"]] = column[COLUMN["sector_bytes"]] / some
+            np.divide(column[COLUMN["sector_bytes"]], some, out=column[COLUMN["sector_ratio"]])
             lanes_issued = np.maximum(column[COLUMN["issued"]] * WARP, 1.0)
-            column[COLUMN["vector_bytes"]] = touched / lanes_issued
+            np.divide(touched, lanes_issued, out=column[COLUMN["vector_bytes"]])
             held = column[COLUMN["programs"]] * column[COLUMN["tile"]] / lanes(self.profile)
         else:
             held = np.inf
@@ -415,5 +423,4 @@ class Featurizer:
         )
         # What is overwritten may be more than what a kernel gets to see of it.
         room = np.maximum(distinct - column[COLUMN["in_place"]], 0.0) + column[COLUMN["cached"]]
-        fill = room / max(self.profile.cache_bytes, 1)
-        column[COLUMN["cache_fill"]] = fill
+        np.divide(room, max(self.profile.cache_bytes, 1), out=column[COLUMN["cache_fill"]])

@@ -108,18 +108,16 @@ def tile_of(
         scans: whether rows are scanned: blocks share long ones then, where there are few.
         steps: whether a node beside a reduction goes through memory in steps along its last loop.
     """
-    if len({(rows, length) for rows, length, _ in reductions}) > 1:
-        return _both_ways(reductions, movers, cores)
-    length = reductions[0][1] if reductions else 1
-    if reductions:
-        rows = reductions[0][0]
-    extents, shares, inner = dimensions_of(rows, length, movers, shapes)
     if not reductions:
-        ends = sum(m.written for m in movers)
-        blocks = pointwise_blocks(extents, square=len(movers) == 2 and ends == 1)  # noqa: PLR2004
+        extents, _, _ = dimensions_of(rows, 1, movers, shapes)
+        square = len(movers) == 2 and movers[0].written != movers[1].written  # noqa: PLR2004
+        blocks = pointwise_blocks(extents, square=square)
         return _fastest(blocks, extents, 1, movers, cores, loads, persistent=False, inner=False)
-    hints = {hint for _, _, hint in reductions}
-    hint: Hint = hints.pop() if len(hints) == 1 else "default"
+    if _are_crossed(reductions):
+        return _both_ways(reductions, movers, cores)
+    rows, length, _ = reductions[0]
+    extents, shares, inner = dimensions_of(rows, length, movers, shapes)
+    hint = _hint_of(reductions)
     if hint == "inner" and steps:
         hint = "default"
     persistent = length <= _HELD[hint]
@@ -150,18 +148,27 @@ def tile_of(
 
 def _reads_rows_again(length: int, movers: Sequence[Mover]) -> bool:
     """Whether holding rows would save enough reads (``inductor_meta_per_kernel``)."""
-    once = sum(m.bytes for m in movers if not m.again)
-    every = sum(m.bytes for m in movers)
-    few = sum(not m.again for m in movers) <= _FEW_MOVERS
-    return _LONG[0] < length <= _LONG[1] and few and every >= _SAVED * once
+    if not _LONG[0] < length <= _LONG[1]:
+        return False
+    once = [m.bytes for m in movers if not m.again]
+    return len(once) <= _FEW_MOVERS and sum(m.bytes for m in movers) >= _SAVED * sum(once)
 
 
 def holds_rows(reductions: Sequence[tuple[int, int, Hint]]) -> bool:
     """Whether whole rows are held, or both rows and columns are gone through at once."""
-    if len({(rows, length) for rows, length, _ in reductions}) > 1:
-        return True
-    hints = {hint for _, _, hint in reductions}
-    return reductions[0][1] <= _HELD[hints.pop() if len(hints) == 1 else "default"]
+    return _are_crossed(reductions) or reductions[0][1] <= _HELD[_hint_of(reductions)]
+
+
+def _are_crossed(reductions: Sequence[tuple[int, int, Hint]]) -> bool:
+    """Whether some go along rows of others' results."""
+    first = reductions[0][:2]
+    return any(each[:2] != first for each in reductions[1:])
+
+
+def _hint_of(reductions: Sequence[tuple[int, int, Hint]]) -> Hint:
+    """What all of them are taken for; where they differ they are tuned."""
+    hint = reductions[0][2]
+    return "default" if any(each[2] != hint for each in reductions[1:]) else hint
 
 
 def _both_ways(
