@@ -96,6 +96,14 @@ class Meeting:
             [touches.write(a, node, along=along) for a in node.writes]
             for node, along in zip(nodes, follows, strict=True)
         ]
+        # What each moves by itself is made once: groups only put it together.
+        self._moves = [
+            (
+                [(w, (i, w.key, w.bytes, True, False)) for w in writes],
+                [(r, (i, r.key, r.bytes, False, False)) for r in reads],
+            )
+            for i, (writes, reads) in enumerate(zip(self._writes, self._reads, strict=True))
+        ]
         self._shapes = [(node.numel, node.rnumel) for node in nodes]
         self._loops = [
             tuple(n for n in (*node.ranges[0], *node.ranges[1]) if n > 1) for node in nodes
@@ -132,7 +140,7 @@ class Meeting:
         removed = set()
         stored = set()
         for position, i in enumerate(ids):
-            for w in self._writes[i]:
+            for w, move in self._moves[i][0]:
                 if w.slot in written:
                     continue
                 written.add(w.slot)
@@ -147,7 +155,7 @@ class Meeting:
                     total[_RUNS] += w.runs
                     total[_LINE] += w.line
                     total[_RANDOM] += w.random
-                    moving.append((i, w.key, w.bytes, True, False))
+                    moving.append(move)
                 else:
                     removed.add(w.buffer)
                     total[_STORES_REMOVED] += w.bytes
@@ -208,7 +216,7 @@ class Meeting:
         runs, line, random = total[_RUNS], total[_LINE], total[_RANDOM]
         for position, i in enumerate(ids):
             here, bit, turned = level[i], 1 << level[i], i in crossed
-            for r in self._reads[i]:
+            for r, move in self._moves[i][1]:
                 slot, buffer, size = r.slot, r.buffer, r.bytes
                 inside = buffer in made
                 if inside:
@@ -232,7 +240,7 @@ class Meeting:
                         if buffer in left_behind:
                             moving.append((i, r.key, size, False, True))
                     continue
-                moving.append((i, r.key, size, False, False))
+                moving.append(move)
                 touched += r.touched
                 unaligned += r.unaligned
                 total[r.width_at] += r.touched
@@ -272,6 +280,8 @@ class Meeting:
 
     def _left_behind(self, ids: Sequence[int], loops: Mapping[int, int]) -> set[int]:
         """Buffers that one loop makes, element by element, and another reads."""
+        if min(loops.values()) == max(loops.values()):
+            return set()
         made = {
             w.buffer: loops[i] for i in ids if not self._is_reduction[i] for w in self._writes[i]
         }
