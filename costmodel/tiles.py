@@ -35,6 +35,8 @@ _FEW_MOVERS, _SAVED = 10, 1.3
 _SPLIT_ROW: Final = 8192
 #: Warps, blocks and registers that a multiprocessor has room for.
 _WARPS, _BLOCKS, _REGISTERS = 64, 32, 65536
+#: Loads that a thread keeps at once, at the most.
+_KEPT_LOADS: Final = 8
 #: Accesses that decide which block is the fastest.
 _DECIDING: Final = 3
 #: Nanoseconds until a load arrives, and sectors and lines that a multiprocessor takes in one.
@@ -193,7 +195,7 @@ def _both_ways(
 
 
 def _fastest(
-    blocks: Sequence[Block],
+    blocks: tuple[Block, ...],
     extents: tuple[int, ...],
     length: int,
     movers: Sequence[Mover],
@@ -210,19 +212,33 @@ def _fastest(
     deciding = sorted(movers, key=attrgetter("bytes"), reverse=True)[:_DECIDING]
     if persistent:
         deciding = [m for m in deciding if not m.again]
+    kept = min(loads, _KEPT_LOADS)
+    best = _fastest_block(blocks, extents, length, tuple(deciding), cores, kept)
+    return _tile(best, extents, length, movers, cores, loads, persistent, tuned, inner)
+
+
+@lru_cache(maxsize=1 << 12)
+def _fastest_block(
+    blocks: tuple[Block, ...],
+    extents: tuple[int, ...],
+    length: int,
+    movers: tuple[Mover, ...],
+    cores: int,
+    loads: int,
+) -> Block:
+    """Which of ``blocks`` takes the least time to move what ``movers`` do."""
 
     def time(block: Block) -> float:
         grid = grid_of(block, extents, length)
         sectors = wavefronts = 0.0
-        for m in deciding:
+        for m in movers:
             traffic = traffic_of(m, grid)
             sectors += traffic.sectors
             wavefronts += traffic.wavefronts
         chain = _waves(block, grid.programs, cores, loads) * grid.turns * _LATENCY_NS
         return chain + max(sectors / _SECTORS_NS, wavefronts / _LINES_NS) / cores
 
-    best = min(dict.fromkeys(blocks), key=time)
-    return _tile(best, extents, length, movers, cores, loads, persistent, tuned, inner)
+    return min(dict.fromkeys(blocks), key=time)
 
 
 def _tile(
@@ -290,7 +306,7 @@ def _row_threads(block: Block, inner: bool) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def _waves(block: Block, programs: float, cores: int, loads: int) -> float:
-    registers = min(24 + block.each * min(loads, 8), 255)
+    registers = min(24 + block.each * min(loads, _KEPT_LOADS), 255)
     together = min(
         _BLOCKS, _WARPS // block.warps, int(_REGISTERS / (registers * WARP * block.warps))
     )
