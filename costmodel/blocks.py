@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 #: ``inner`` reductions run along memory, ``outer`` ones across it, short ``outer_tiny`` ones too;
@@ -54,7 +55,8 @@ def power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def pointwise_blocks(extents: Sequence[int], *, square: bool) -> list[Block]:
+@lru_cache(maxsize=1 << 12)
+def pointwise_blocks(extents: tuple[int, ...], *, square: bool) -> tuple[Block, ...]:
     """Blocks of a kernel without a reduction.
 
     Args:
@@ -64,11 +66,11 @@ def pointwise_blocks(extents: Sequence[int], *, square: bool) -> list[Block]:
     hints = [power(extent) for extent in extents]
     most = max(256, min(math.prod(hints) // 128, 1024))
     if len(hints) == 1:
-        return [_pointwise(hints, (most,), 256), _pointwise(hints, (most // 2,), 64)]
+        return _pointwise(hints, (most,), 256), _pointwise(hints, (most // 2,), 64)
     if len(hints) > 2:  # noqa: PLR2004
-        return [_pointwise(hints, (16, 16, 16), 256)]
+        return (_pointwise(hints, (16, 16, 16), 256),)
     shapes = _FLAT[:1] if square else (*_FLAT, (most, 1), (1, most))
-    return [_pointwise(hints, shape, 256) for shape in shapes]
+    return tuple(_pointwise(hints, shape, 256) for shape in shapes)
 
 
 def _pointwise(hints: Sequence[int], shape: Sequence[int], each_warp: int) -> Block:
@@ -97,9 +99,10 @@ def _warps(wanted: int, most: int, least: int = 2) -> int:
     return power(min(max(wanted, least), most))
 
 
+@lru_cache(maxsize=1 << 12)
 def held_blocks(
-    extents: Sequence[int], length: int, hint: Hint, shares: Sequence[float] = ()
-) -> list[Block]:
+    extents: tuple[int, ...], length: int, hint: Hint, shares: tuple[float, ...] = ()
+) -> tuple[Block, ...]:
     """Blocks of a kernel that holds whole rows of ``length``.
 
     Args:
@@ -113,29 +116,32 @@ def held_blocks(
     row = power(length)
     rows = [n for n in _HELD_ROWS if n * row <= _HELD_ELEMENTS or (n == 1 and len(hints) == 1)]
     if len(hints) > 1:
-        return [_tiled(hints, _shared(hints, shares, n), row) for n in rows or (1,)]
+        return tuple(_tiled(hints, _shared(hints, shares, n), row) for n in rows or (1,))
     results = hints[0]
-    blocks = [_block(results, n, row, hint, intensive=True) for n in rows if n == 1 or n <= results]
+    blocks = tuple(
+        _block(results, n, row, hint, intensive=True) for n in rows if n == 1 or n <= results
+    )
     if hint == "inner" and row >= 256:  # noqa: PLR2004
         if row > 1024 or results // 8 < 128:  # noqa: PLR2004
             return blocks[:1]
-        return [Block((min(max(1024 // row, 1), 8, results),), row, 1)]
+        return (Block((min(max(1024 // row, 1), 8, results),), row, 1),)
     if hint == "outer":
         return blocks[-1:]
     if hint == "outer_tiny":
-        return [_block(results, _tiny(row), row, "default")]
+        return (_block(results, _tiny(row), row, "default"),)
     return blocks
 
 
+@lru_cache(maxsize=1 << 12)
 def looped_blocks(
-    extents: Sequence[int],
+    extents: tuple[int, ...],
     length: int,
     hint: Hint,
     loads: int,
-    shares: Sequence[float] = (),
+    shares: tuple[float, ...] = (),
     *,
     whole: bool = False,
-) -> list[Block]:
+) -> tuple[Block, ...]:
     """Blocks of a kernel that loops over rows of ``length``; see :func:`held_blocks`.
 
     ``loads`` are the values that it loads, reductions counted in. Where what is read again is
@@ -155,12 +161,12 @@ def looped_blocks(
     contiguous = block(2 if row <= _LONGEST else 1, most)
     outer = block(*_outer(hints[0], row, loads))
     tiny = block(_tiny(row), most)
-    more = []
+    more: tuple[Block, ...] = ()
     if whole and loads <= _FEW_LOADS:
-        more = [block(max(_HELD_ELEMENTS // row, 1), min(row, _WHOLE))]
+        more = (block(max(_HELD_ELEMENTS // row, 1), min(row, _WHOLE)),)
     if len(hints) == 1 and hint != "default":
-        return [*more, {"inner": contiguous, "outer": outer, "outer_tiny": tiny}[hint]]
-    return [*more, contiguous, outer, tiny, block(64, 64), block(8, 512), block(64, 4, 8)]
+        return (*more, {"inner": contiguous, "outer": outer, "outer_tiny": tiny}[hint])
+    return (*more, contiguous, outer, tiny, block(64, 64), block(8, 512), block(64, 4, 8))
 
 
 def _tiny(row: int) -> int:

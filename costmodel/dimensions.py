@@ -8,7 +8,9 @@ CPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import combinations, pairwise
 from typing import Final, NamedTuple
 
@@ -16,10 +18,16 @@ from fusewise.costmodel.layout import Layout
 
 #: From here a reduction without a hint is taken for an inner one (``INNER_REDUCTION_RATIO...``).
 _INNER_RATIO: Final = 8
+#: In place of the results inside of a loop: memory lies along the reduction, or along no loop.
+_ALONG, _FAR = 0, -1
 
 
-class Mover(NamedTuple):
-    """An access of a kernel that moves data, and the loops it is under."""
+@dataclass(frozen=True, eq=False)
+class Mover:
+    """An access of a kernel that moves data, and the loops it is under.
+
+    Told apart by which it is; :func:`mover_of` gives the same one for equal values.
+    """
 
     layout: Layout
     #: Turns of all loops of its node.
@@ -31,7 +39,7 @@ class Mover(NamedTuple):
     #: Whether an earlier pass of the kernel has read it.
     again: bool = False
 
-    @property
+    @cached_property
     def part(self) -> float:
         """Part of the turns in which it moves something.
 
@@ -46,6 +54,14 @@ class Mover(NamedTuple):
         elements = max(self.bytes / layout.itemsize, 1.0)
         reach = 1 + sum(step * (n - 1) for n, step in zip(layout.loops, layout.steps, strict=True))
         return min(elements / self.total, 1.0) if reach > elements else 1.0
+
+
+@lru_cache(maxsize=1 << 14)
+def mover_of(
+    layout: Layout, total: int, size: int, written: bool, near: bool, again: bool
+) -> Mover:
+    """The mover of these values, ``size`` in bytes."""
+    return Mover(layout, total, size, written, near, again)
 
 
 class Shape(NamedTuple):
@@ -88,13 +104,14 @@ def _cut(groups: Sequence[int], loops: Sequence[int]) -> list[list[int]] | None:
 class _Splitting:
     """Finds loops that those of all nodes can be cut to (``NodeSplitGetter``)."""
 
-    def __init__(self, shapes: Sequence[Shape], rows: int, length: int) -> None:
+    def __init__(self, shapes: Iterable[Shape], rows: int, length: int) -> None:
+        """``shapes``: of the nodes, the last first."""
         self._rows = rows
         self._every: dict[Split, None] = {}
         self._outer: dict[int, dict[tuple[int, ...], None]] = {}
         self._inner: dict[int, dict[tuple[int, ...], None]] = {}
         self._seen: set[tuple[int, ...]] = set()
-        for shape in reversed(shapes):
+        for shape in shapes:
             outer, inner = shape
             if not inner and math.prod(outer) != rows:
                 first = _last_loops(outer, length)
@@ -172,6 +189,40 @@ class Dimensions(NamedTuple):
     inner: bool
 
 
+@lru_cache(maxsize=1 << 12)
+def _bounds(shapes: tuple[Shape, ...], rows: int, length: int) -> frozenset[int]:
+    """Turns of the inner ones of the loops that those of all nodes can be cut to.
+
+    ``shapes`` are those of the nodes, the last first, each once.
+    """
+    bounds = [1]
+    for extent in reversed(_Splitting(shapes, rows, length).loops()):
+        bounds.append(bounds[-1] * extent)
+    return frozenset(bounds)
+
+
+@lru_cache(maxsize=1 << 14)
+def _lies(m: Mover, rows: int, length: int, bounds: frozenset[int]) -> tuple[int, float]:
+    """Results inside of the loop that memory lies along in an access, and how much this counts.
+
+    ``_ALONG`` in place of results where that is the reduction, ``_FAR`` where it is none.
+    """
+    layout = m.layout
+    weight = float(m.bytes) * (2 if m.written else 1)
+    if layout.looked_up or layout.taken < 0:
+        return _FAR, weight
+    inside = math.prod(layout.loops[layout.taken + 1 :])
+    reduced = m.total > rows
+    if reduced and length > 1:
+        if inside < length:
+            return _ALONG, weight if inside == 1 else 0.0
+        inside //= length
+    # Loops that are taken for one are looked at as if they turned together.
+    if inside in bounds and _alone(layout, bounds, inside, length if reduced else 1):
+        return inside, weight
+    return _FAR, weight
+
+
 def dimensions_of(
     rows: int, length: int, movers: Sequence[Mover], shapes: Sequence[Shape]
 ) -> Dimensions:
@@ -179,32 +230,39 @@ def dimensions_of(
 
     They are split where accesses lie along an outer loop, as far as that pays by Inductor's score.
     """
-    bounds = {1}
-    product = 1
-    for extent in reversed(_Splitting(shapes, rows, length).loops()):
-        product *= extent
-        bounds.add(product)
+    bounds = _bounds(tuple(dict.fromkeys(reversed(shapes))), rows, length)
     at: dict[int, float] = {}
     along = far = 0.0
     for m in movers:
-        layout = m.layout
-        weight = float(m.bytes) * (2 if m.written else 1)
-        if layout.looked_up or layout.taken < 0:
-            far += weight
-            continue
-        inside = math.prod(layout.loops[layout.taken + 1 :])
-        if m.total > rows and length > 1:
-            if inside < length:
-                along += weight if inside == 1 else 0.0
-                continue
-            inside //= length
-        # Loops that are taken for one are looked at as if they turned together.
-        if inside in bounds and _alone(layout, bounds, inside, length if m.total > rows else 1):
+        inside, weight = _lies(m, rows, length, bounds)
+        if inside > 0:
             at[inside] = at.get(inside, 0.0) + weight
+        elif inside == _ALONG:
+            along += weight
         else:
             far += weight
+    return _cut_to(rows, length, along, far, tuple(at.items()))
+
+
+@lru_cache(maxsize=1 << 12)
+def _cut_to(
+    rows: int, length: int, along: float, far: float, lying: tuple[tuple[int, float], ...]
+) -> Dimensions:
+    """The dimensions of a kernel, from how much lies along which of its loops.
+
+    Args:
+        rows: results.
+        length: values that are reduced to each.
+        along: what lies along the reduction.
+        far: what lies along no loop.
+        lying: results inside of each other loop, and what lies along it.
+    """
+    at = dict(lying)
     inner = along >= _INNER_RATIO * max(at.get(1, 0.0), 1.0)
     outer = sorted(s for s in at if 1 < s < rows)
+    if not outer:
+        across, lengthwise = at.get(1, 0.0) * min(rows, 8) / 8, along * min(length, 8) / 8
+        return Dimensions((rows,), (across, lengthwise), inner)
     splits: list[tuple[int, ...]] = [(), *((s,) for s in outer)]
     if length == 1:
         splits += combinations(outer, 2)
@@ -220,7 +278,7 @@ def dimensions_of(
             factor *= _penalty(high // low)
         return (total + 0.05 * far) / factor
 
-    best = max(splits, key=score) if len(splits) > 1 else ()
+    best = max(splits, key=score)
     return Dimensions(
         extents=tuple(high // low for low, high in pairwise((1, *best, rows))),
         shares=(*shares(best), along * min(length, 8) / 8),

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from fusewise.costmodel.atomics import updates_counted, updates_of_loops
-from fusewise.costmodel.blocks import WARP
+from fusewise.costmodel.blocks import WARP, Hint
 from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
+from fusewise.costmodel.dimensions import Mover
+from fusewise.costmodel.done_once import CLASSES_SUMMED, DoneOnce, Kernel, columns_at, mask_of
 from fusewise.costmodel.feature_table import (
     COLUMN,
     FEATURES,
@@ -49,13 +52,11 @@ from fusewise.costmodel.partials import (
     lanes,
     node_extremes,
     node_sums,
-    places_of,
-    row_operations,
     sorts_of,
 )
-from fusewise.costmodel.shared_work import SharedWork
 from fusewise.costmodel.tiles import holds_rows, tile_of
 from fusewise.costmodel.touches import DISTINCT, MET, wanted
+from fusewise.costmodel.traffic import Grid
 from fusewise.costmodel.updates import updates_of_warps
 from fusewise.schedule.errors import PlanError
 from fusewise.schedule.problem import Node, Problem
@@ -70,20 +71,9 @@ __all__ = [
 ]
 
 
-def _columns(names: Iterable[str]) -> list[int]:
-    return [COLUMN[name] for name in names]
-
-
-_SUMMED_AT, _LARGEST_AT = _columns(SUMMED), _columns(LARGEST)
-_SMALLEST_AT, _MET_AT = _columns(SMALLEST), _columns(MET)
-#: What nodes that do the same do only once.
-_WORK = (*CLASSES, "welford", "online_softmax", "address")
-_WORK_AT = _columns(_WORK)
-_WORK_IN_SUMMED = [SUMMED.index(name) for name in _WORK]
-_CLASSES_AT = _columns(CLASSES)
-_OPERATIONS_AT = _columns((*CLASSES, "flops"))
-_PASSES = MET.index("passes")
-_DISTINCT_AT = _columns(DISTINCT)
+_OPERATIONS_AT = columns_at((*CLASSES, "flops"))
+_PASSES, _LOADS = MET.index("passes"), MET.index("loads")
+_DISTINCT_AT = columns_at(DISTINCT)
 _TILE = (
     "programs",
     "turns",
@@ -113,16 +103,25 @@ _TILE = (
     "round_bytes",
     "turn_loads",
     *SHAPE,
-    *OF_ACCESSES,
 )
-_TILE_AT, _OF_ACCESSES_AT = _columns(_TILE), _columns(OF_ACCESSES)
-_SORTS_AT, _ITERATIONS = _columns(SORTS), SUMMED.index("iterations")
-_EACH_NODE_AT, _MAIN_NODE_AT = _columns(EACH_NODE), _columns(MAIN_NODE)
-_CLASSES_IN_SUMMED = [SUMMED.index(name) for name in CLASSES]
+_ITERATIONS = SUMMED.index("iterations")
 _ADDRESS = SUMMED.index("address")
-_LOOPS_AT = _columns(WORK)
-_SHARES_AT = _columns(("narrow", "half", "wide", "unaligned"))
-_DEVICE_AT = _columns(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
+_PARTS = (
+    slice(len(SUMMED)),
+    slice(len(SUMMED), len(SUMMED) + len(SORTS)),
+    slice(len(SUMMED) + len(SORTS), None),
+)
+_SHARES_AT = columns_at(("narrow", "half", "wide", "unaligned"))
+#: What is put together for a group, and of a CPU in place of a tile what its loops do.
+_TOLD = (*SUMMED, *EACH_NODE, *MAIN_NODE, *SORTS, *LARGEST, *SMALLEST, *MET, *OF_ACCESSES)
+_TOLD_OF = {"cuda": (*_TOLD, "in_place", *_TILE), "cpu": (*_TOLD, "in_place", *WORK)}
+#: Where each column stands in this; behind the last where it does not.
+_FROM = {
+    kind: np.array([names.index(name) if name in names else len(names) for name in COLUMN])
+    for kind, names in _TOLD_OF.items()
+}
+_LOGARITHMIC_AT = np.array(LOGARITHMIC, dtype=np.intp)
+_DEVICE_AT = columns_at(name for name in COLUMN if name == "is_cuda" or name.startswith("device_"))
 
 
 #: What it takes threads to put together two results of a reduction, in sums: of the values that it
@@ -138,9 +137,6 @@ _VALUES = {
 }
 #: The same of a step of a sort.
 _SWAP = 13.0
-#: What the first result of a reduction of several takes alone: the column of all of them, and the
-#: one that it has of its own.
-_FIRST_ALONE = {"welford": ("welford", "means"), "online_softmax": ("online_softmax", "")}
 
 
 def _compared(node: Node) -> float:
@@ -183,23 +179,13 @@ class Featurizer:
             for kinds in (("reduction",), ("scan", "sort"))
         )
         self._sorted = [_compared(node) for node in nodes]
+        # Bitsets, so that a group tells at once whether it has such a node.
+        self._reducing = mask_of(i for i, found in enumerate(self._reduced) if found)
+        self._scanning = mask_of(i for i, found in enumerate(self._scanned) if found)
+        self._sorting = mask_of(i for i, found in enumerate(self._sorted) if found)
         self._kinds = [
             (node.reduction_type, *((a.buffer, a.index) for a in node.reads)) for node in nodes
         ]
-        # Results of one reduction are nodes of their own that do the same.
-        first: dict[object, int] = {}
-        self._twin = [
-            first.setdefault((kind, node.ops, node.numel), i) if node.kind == "reduction" else i
-            for i, (kind, node) in enumerate(zip(self._kinds, nodes, strict=True))
-        ]
-        # Whoever stores only the first of several (the mean, the maximum) computes no other.
-        several = {twin for i, twin in enumerate(self._twin) if twin != i}
-        self._firsts = {
-            i: _FIRST_ALONE[prefix]
-            for i in several
-            for prefix in _FIRST_ALONE
-            if nodes[i].reduction_type.startswith(prefix)
-        }
         updates = [
             updates_of_warps(node, problem, profile.threads)
             if blocks
@@ -209,22 +195,26 @@ class Featurizer:
         sums = [node_sums(node, own) for node, own in zip(nodes, updates, strict=True)]
         self._sums = np.array(sums, dtype=np.float64)
         told = [
-            node_told(node, own[_CLASSES_IN_SUMMED].tolist(), float(own[_ADDRESS]))
+            node_told(node, own[CLASSES_SUMMED].tolist(), float(own[_ADDRESS]))
             for node, own in zip(nodes, self._sums, strict=True)
         ]
-        self._told = np.array(told, dtype=np.float64)
-        self._sorts = np.array([sorts_of(node) for node in nodes], dtype=np.float64)
-        self._shared = SharedWork(nodes if blocks else ())
-        # Lookups of nodes with equal loops mostly go by the same places.
-        self._places = [(node.ranges, places_of(node)) for node in nodes] if blocks else []
-        self._of_rows = [
-            row_operations(node, self._frames.resting(i), wholly=self._frames.rests(i))
-            for i, node in enumerate(nodes if blocks else ())
+        # What is added up of the nodes of a group: sums, sorts, and what nodes tell.
+        self._added = np.array(
+            [
+                [*own, *sorts_of(node), *each]
+                for own, node, each in zip(sums, nodes, told, strict=True)
+            ],
+            dtype=np.float64,
+        )
+        self._once = DoneOnce(nodes, self._kinds, self._sums, self._frames) if blocks else None
+        # Minima are kept negated, so that one reduction finds both, and the iterations of the
+        # largest node.
+        extremes = [
+            [*node_extremes(node, updated), own[_ITERATIONS]]
+            for node, updated, own in zip(nodes, updates, sums, strict=True)
         ]
-        extremes = [node_extremes(node, own) for node, own in zip(nodes, updates, strict=True)]
-        # Minima are kept negated, so that one reduction finds both.
         self._extremes = np.array(extremes, dtype=np.float64)
-        self._device = list(device_amounts(profile).values())
+        self._device = np.array(list(device_amounts(profile).values()))
 
     def group(self, names: Collection[str]) -> FloatArray:
         """Features of one group, shape [F]. See :meth:`batch`."""
@@ -250,118 +240,96 @@ class Featurizer:
         """
         if not groups:
             return np.empty((0, len(FEATURES)))
-        orders = [self._members(names) for names in groups]
-        members = [sorted(order) for order in orders]
-        flat = np.fromiter((i for ids in members for i in ids), dtype=np.intp)
-        starts = np.cumsum([0, *(len(ids) for ids in members[:-1])])
-        rows = np.zeros((len(groups), len(FEATURES)))
-        rows[:, _SUMMED_AT] = np.add.reduceat(self._sums[flat], starts)
-        if self.profile.kind == "cuda":
-            for row, ids in zip(rows, members, strict=True):
-                self._done_once(row, ids)
-        told = np.add.reduceat(self._told[flat], starts)
-        rows[:, _EACH_NODE_AT] = told[:, 1 : 1 + len(EACH_NODE)]
-        rows[:, _MAIN_NODE_AT] = told[:, 1 + len(EACH_NODE) :] / told[:, :1]
-        extremes = np.maximum.reduceat(self._extremes[flat], starts)
-        rows[:, _LARGEST_AT] = extremes[:, : len(LARGEST)]
-        rows[:, _SMALLEST_AT] = -extremes[:, len(LARGEST) :]
-        most = np.maximum.reduceat(self._sums[flat, _ITERATIONS], starts)
-        sorts = np.add.reduceat(self._sorts[flat], starts)
-        rows[:, _SORTS_AT] = sorts / np.maximum(most, 1.0)[:, None]
-        met = [
-            self._meeting.columns(ids, self._loops(order))
-            for ids, order in zip(members, orders, strict=True)
-        ]
-        rows[:, _MET_AT] = [each.columns for each in met]
-        if self.profile.kind == "cuda":
-            rows[:, _TILE_AT] = [
-                self._tile(ids, row, each)
-                for ids, row, each in zip(members, rows, met, strict=True)
+        kernels = [self._kernel(names) for names in groups]
+        members = [kernel.ids for kernel in kernels]
+        flat = np.array([i for ids in members for i in ids], dtype=np.intp)
+        starts = [0, *accumulate(len(ids) for ids in members[:-1])]
+        added = np.add.reduceat(self._added.take(flat, axis=0), starts)
+        summed, sorts, told = (added[:, part] for part in _PARTS)
+        if self._once is not None:
+            for row, kernel in zip(summed, kernels, strict=True):
+                self._once.take_out(row, kernel)
+            np.maximum(summed[:, CLASSES_SUMMED], 0.0, out=summed[:, CLASSES_SUMMED])
+        extremes = np.maximum.reduceat(self._extremes.take(flat, axis=0), starts)
+        met = [self._meeting.columns(kernel.ids, self._loops(kernel)) for kernel in kernels]
+        columns = np.array([each.columns for each in met])
+        in_place = np.array(
+            [
+                self._overwriting.bytes(kernel.ids, kernel.mask, each)
+                for kernel, each in zip(kernels, met, strict=True)
             ]
+        )
+        if self._work is None:
+            tiles = [
+                self._tile(kernel, int(numel), each)
+                for kernel, numel, each in zip(kernels, extremes[:, 0].tolist(), met, strict=True)
+            ]
+            means = access_means([(movers, grid) for _, movers, grid in tiles])
+            own = [found for found, _, _ in tiles]
         else:
-            rows[:, _OF_ACCESSES_AT] = [
-                access_means(self._frames.kernel(ids, each)[1])
-                for ids, each in zip(members, met, strict=True)
+            framed = [
+                self._frames.kernel(ids, each) for ids, each in zip(members, met, strict=True)
             ]
-        in_place = [
-            self._overwriting.bytes(ids, each) for ids, each in zip(members, met, strict=True)
-        ]
-        rows[:, COLUMN["in_place"]] = in_place
-        if self._work is not None:
-            distinct = rows[:, _DISTINCT_AT].sum(axis=1)
+            means = access_means([(movers, None) for _, movers, _ in framed])
+            distinct = columns[:, : len(DISTINCT)].sum(axis=1)
             fresh = np.maximum(distinct - in_place, 0.0).tolist()
-            rows[:, _LOOPS_AT] = [
+            own = [
                 self._work.columns(ids, each, size, over)
-                for ids, each, size, over in zip(members, met, fresh, in_place, strict=True)
+                for ids, each, size, over in zip(
+                    members, met, fresh, in_place.tolist(), strict=True
+                )
             ]
+        parts = (
+            summed,
+            told[:, 1 : 1 + len(EACH_NODE)],
+            told[:, 1 + len(EACH_NODE) :] / told[:, :1],
+            sorts / np.maximum(extremes[:, -1:], 1.0),
+            extremes[:, : len(LARGEST)],
+            -extremes[:, len(LARGEST) : -1],
+            columns,
+            means,
+            in_place[:, None],
+            np.array(own, dtype=np.float64),
+            np.zeros((len(groups), 1)),
+        )
+        rows = np.concatenate(parts, axis=1).take(_FROM[self.profile.kind], axis=1)
         rows[:, _DEVICE_AT] = self._device
         self._derive(rows)
-        rows[:, LOGARITHMIC] = np.log2(1.0 + rows[:, LOGARITHMIC])
+        rows[:, _LOGARITHMIC_AT] = np.log2(1.0 + rows[:, _LOGARITHMIC_AT])
         return rows
 
-    def _done_once(self, row: FloatArray, ids: Sequence[int]) -> None:
-        """Take out of the sums in ``row`` what nodes do together, and what none of them needs."""
-        again = [i for i in ids if self._twin[i] != i and self._twin[i] in ids]
-        if again:
-            at = np.array(again, dtype=np.intp)
-            row[_WORK_AT] -= self._sums[at][:, _WORK_IN_SUMMED].sum(axis=0)
-        alike: dict[object, list[FloatArray]] = {}
-        for i in ids:
-            loops, found = self._places[i]
-            if found is not None:
-                alike.setdefault(loops, []).append(found)
-        for several in alike.values():
-            if len(several) > 1:
-                repeated = np.sum(several, axis=0) - np.max(several, axis=0)
-                row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - repeated, 0.0)
-        # What finds places is taken out above.
-        others = [i for i in ids if i not in again and self._places[i][1] is None]
-        row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - self._shared.repeated(others), 0.0)
-        if any(self._reduced[i] is not None for i in ids):
-            once = np.sum([self._of_rows[i] for i in ids if i not in again], axis=0)
-            row[_CLASSES_AT] = np.maximum(row[_CLASSES_AT] - once, 0.0)
-        for i in self._alone(ids):
-            full, alone = self._firsts[i]
-            steps = self._sums[i, SUMMED.index(full)]
-            row[COLUMN[full]] -= steps
-            if alone:
-                row[COLUMN[alone]] += steps
+    def _tile(
+        self, kernel: Kernel, numel: int, met: Met
+    ) -> tuple[tuple[float, ...], list[Mover], Grid]:
+        """The columns of ``_TILE`` of a kernel, its accesses and its blocks.
 
-    def _alone(self, ids: Sequence[int]) -> list[int]:
-        """Nodes that are the first result of a reduction of several, the others outside of it.
-
-        A loop keeps all that a Welford reduction has whichever of it is stored: each step needs it.
+        ``numel`` are the results of its largest node.
         """
-        firsts = [i for i in ids if i in self._firsts]
-        if not firsts:
-            return []
-        others = {self._twin[i] for i in ids if self._twin[i] != i}
-        loops = self._loops_over(ids)
-        return [
-            i for i in firsts if i not in others and not (loops and self._firsts[i][0] == "welford")
-        ]
-
-    def _tile(self, ids: Sequence[int], row: FloatArray, met: Met) -> tuple[float, ...]:
-        """The columns of ``_TILE``, from those of the same ``row`` that are filled already."""
-        reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
-        scans = [r for r in (self._scanned[i] for i in ids) if r is not None]
-        loads = int(row[COLUMN["loads"]])
+        ids, rows_of = kernel.ids, kernel.reductions
+        scans = []
+        if kernel.mask & self._scanning:
+            scans = [r for r in (self._scanned[i] for i in ids) if r is not None]
+            rows_of = [*rows_of, *scans]
+        loads = int(met.columns[_LOADS])
         shapes, movers, steps = self._frames.kernel(ids, met)
-        rows, cores = int(row[COLUMN["numel"]]), self.profile.cores
-        rows_of = [*reductions, *scans]
-        tile = tile_of(rows, rows_of, movers, shapes, loads, cores, steps=steps, scans=bool(scans))
+        cores = self.profile.cores
+        tile = tile_of(numel, rows_of, movers, shapes, loads, cores, steps=steps, scans=bool(scans))
         # Two results of one reduction (a mean and its variance) are found together.
-        kinds = {self._kinds[i] for i in ids if self._reduced[i] is not None}
-        weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds)
-        for i in self._alone(ids):
-            weight -= _VALUES[str(self._kinds[i][0])] - 1
-        # The values and their places come of one sort.
-        sorts = {self._kinds[i]: self._sorted[i] for i in ids if self._sorted[i]}
+        kinds = {self._kinds[i] for i in ids if self._reduced[i]} if kernel.reductions else ()
+        weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds) if kinds else 0
+        if kinds and self._once is not None:
+            for i in self._once.alone(kernel):
+                weight -= _VALUES[str(self._kinds[i][0])] - 1
+        sorts = 0.0
+        if kernel.mask & self._sorting:
+            # The values and their places come of one sort.
+            once = {self._kinds[i]: self._sorted[i] for i in ids if self._sorted[i]}
+            sorts = sum(once.values())
         steps_each = math.log2(tile.row_threads) if tile.row_threads > 1 else 0.0
         met_rows = rows_of[0][0] if rows_of else 0
         # Loops of one turn are none: what a later one waits for lies beside it.
         again = 1 if tile.turns == 1 or tile.persistent else met.columns[_PASSES]
-        return (
+        columns = (
             tile.programs,
             tile.turns,
             tile.elements,
@@ -384,39 +352,46 @@ class Featurizer:
             tile.requests,
             tile.spread,
             tile.row_threads,
-            weight * met_rows * tile.row_threads * steps_each + sum(sorts.values()),
+            weight * met_rows * tile.row_threads * steps_each + sorts,
             weight * tile.waves * steps_each,
             len(kinds),
             tile.sectors * SECTOR_BYTES / (tile.waves * tile.turns),
             tile.turn_loads,
             *shape_of(tile),
-            *access_means(movers, tile),
         )
+        return columns, movers, tile.grid
 
-    def _members(self, names: Collection[str]) -> list[int]:
+    def _kernel(self, names: Collection[str]) -> Kernel:
         try:
-            ids = list(dict.fromkeys(self._rank[name] for name in names))
+            named = list(dict.fromkeys(self._rank[name] for name in names))
         except KeyError as error:
             raise PlanError(
                 f"no node {error.args[0]!r} in this graph of {len(self._rank)} nodes",
                 subject=f"group {sorted(names)}",
                 remedy="use a plan that was made for this graph",
             ) from None
-        if not ids:
+        if not named:
             raise PlanError(
                 "the group has no nodes", subject="group", remedy="leave empty groups out"
             )
         # What has no order is generated in the compiler's own.
-        return ids if isinstance(names, Sequence) else sorted(ids, key=self._order.__getitem__)
+        order = named if isinstance(names, Sequence) else sorted(named, key=self._order.__getitem__)
+        ids, mask = sorted(named), mask_of(named)
+        reductions = self._reductions(ids) if mask & self._reducing else []
+        loops = bool(reductions) and not holds_rows(reductions)
+        return Kernel(ids, order, mask, reductions, loops)
 
-    def _loops(self, order: Sequence[int]) -> dict[int, int] | None:
+    def _loops(self, kernel: Kernel) -> dict[int, int] | None:
         """Which loop each node is in, where a kernel of several nodes loops over reductions."""
-        if len(order) == 1 or not self._loops_over(order):
+        if len(kernel.ids) == 1 or not kernel.loops:
             return None
-        return self._meeting.loops(order)
+        return self._meeting.loops(kernel.order)
+
+    def _reductions(self, ids: Iterable[int]) -> list[tuple[int, int, Hint]]:
+        return [r for r in (self._reduced[i] for i in ids) if r is not None]
 
     def _loops_over(self, ids: Iterable[int]) -> bool:
-        reductions = [r for r in (self._reduced[i] for i in ids) if r is not None]
+        reductions = self._reductions(ids)
         return bool(reductions) and not holds_rows(reductions)
 
     def _derive(self, rows: FloatArray) -> None:
@@ -428,20 +403,18 @@ class Featurizer:
         contiguous = column[COLUMN["read_contiguous"]] + column[COLUMN["written_contiguous"]]
         some = np.maximum(distinct, 1.0)
         column[COLUMN["distinct"]] = distinct
-        column[COLUMN["reuse"]] = touched / some
-        column[COLUMN["irregular"]] = (distinct - contiguous) / some
-        column[COLUMN["intensity"]] = operations / some
-        iterations = column[COLUMN["iterations"]]
-        column[COLUMN["operations_each"]] = operations / np.maximum(iterations, 1.0)
-        column[COLUMN["turn_operations"]] = (
-            column[COLUMN["operations_each"]] * column[COLUMN["each_thread"]]
-        )
+        np.divide(touched, some, out=column[COLUMN["reuse"]])
+        np.divide(distinct - contiguous, some, out=column[COLUMN["irregular"]])
+        np.divide(operations, some, out=column[COLUMN["intensity"]])
+        iterations = np.maximum(column[COLUMN["iterations"]], 1.0)
+        each = np.divide(operations, iterations, out=column[COLUMN["operations_each"]])
+        np.multiply(each, column[COLUMN["each_thread"]], out=column[COLUMN["turn_operations"]])
         column[COLUMN["widths_mixed"]] = column[COLUMN["width_min"]] < column[COLUMN["width_max"]]
         rows[:, _SHARES_AT] /= np.maximum(touched, 1.0)[:, None]
         if self.profile.kind == "cuda":
-            column[COLUMN["sector_ratio"]] = column[COLUMN["sector_bytes"]] / some
+            np.divide(column[COLUMN["sector_bytes"]], some, out=column[COLUMN["sector_ratio"]])
             lanes_issued = np.maximum(column[COLUMN["issued"]] * WARP, 1.0)
-            column[COLUMN["vector_bytes"]] = touched / lanes_issued
+            np.divide(touched, lanes_issued, out=column[COLUMN["vector_bytes"]])
             held = column[COLUMN["programs"]] * column[COLUMN["tile"]] / lanes(self.profile)
         else:
             held = np.inf
@@ -450,5 +423,4 @@ class Featurizer:
         )
         # What is overwritten may be more than what a kernel gets to see of it.
         room = np.maximum(distinct - column[COLUMN["in_place"]], 0.0) + column[COLUMN["cached"]]
-        fill = room / max(self.profile.cache_bytes, 1)
-        column[COLUMN["cache_fill"]] = fill
+        np.divide(room, max(self.profile.cache_bytes, 1), out=column[COLUMN["cache_fill"]])

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from fusewise.costmodel.dimensions import Mover, Shape
+from fusewise.costmodel.dimensions import Mover, Shape, mover_of
 from fusewise.costmodel.layout import SECTOR_BYTES, Layout, layout_of, merged_loops, turned
 from fusewise.costmodel.lookups import sought_along
 from fusewise.costmodel.meeting import Met, Moving
@@ -21,6 +22,33 @@ _Key = tuple[str, str]
 _NEAR = 1 << 15
 #: Places of a buffer that a node reads which goes over it by a window, at the least.
 _WINDOW = 4
+
+
+@dataclass(slots=True, eq=False)
+class _Under:
+    """An access under the loops of its node as a kernel runs them."""
+
+    layout: Layout
+    #: As in ``layout``.
+    origin: int
+    looked_up: bool
+    anywhere: bool
+    #: Numbers that reads, and stores, have in common of one buffer that go through it by the same
+    #: steps.
+    read: int
+    stored: int
+    #: By bytes, whether written, near and again: what it is in a kernel.
+    movers: dict[tuple[int, bool, bool, bool], Mover]
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """A node as a kernel runs it."""
+
+    shape: Shape
+    accesses: dict[_Key, _Under]
+    #: Whether it reduces nothing and goes through memory in steps along its last loop.
+    steps: bool
 
 
 class Frames:
@@ -49,6 +77,12 @@ class Frames:
         ]
         self._placed = [_placed(n, len(loops)) for n, loops in zip(nodes, self._loops, strict=True)]
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
+        self._outside = [n.numel for n in nodes]
+        self._lengths = [n.rnumel for n in nodes]
+        self._turns = [n.numel * n.rnumel for n in nodes]
+        #: By the node that each is turned round to; -1 for none.
+        self._frames: list[dict[int, _Frame]] = [{} for _ in nodes]
+        self._places: dict[tuple[str, tuple[int, ...], tuple[int, ...], int], int] = {}
 
     def resting(self, i: int) -> int:
         """Reads of node ``i`` that stay along a row of it, but not along all its loops."""
@@ -142,8 +176,9 @@ class Frames:
 
         Where both ways are taken at once what is read for one way serves the other.
         """
-        length = self._nodes[main].rnumel
-        across = {i for i in ids if self._nodes[i].rnumel not in (1, length)}
+        lengths = self._lengths
+        length = lengths[main]
+        across = {i for i in ids if lengths[i] not in (1, length)}
         if not across:
             return set()
         along = {key[0] for i, key, _, written, _ in moving if i not in across and not written}
@@ -153,40 +188,67 @@ class Frames:
         """Loops of the nodes ``ids`` of a group, its accesses, and whether a node beside a
         reduction goes through memory in steps."""
         main, crossed, moving = met.main, met.crossed, met.moving
-        frames = {i: self.frame(i, self.turns(i, main) if i in crossed else ()) for i in ids}
+        frames: dict[int, _Frame] = {}
+        whole, steps = self._turns[main], False
+        for i in ids:
+            turned_to = main if i in crossed else -1
+            frame = frames[i] = self._frames[i].get(turned_to) or self._framed(i, turned_to)
+            steps = steps or (frame.steps and self._outside[i] == whole)
         movers = []
         beside = self._along_rows(ids, main, moving)
-        first: dict[tuple[object, ...], int] = {}
-        looked_up: Counter[tuple[object, ...]] = Counter()
+        first: dict[int, int] = {}
+        looked_up: Counter[tuple[int, ...]] = Counter()
         for i, key, size, written, again in moving:
-            layout = frames[i][1].get(key)
-            if layout is not None and (written or (i, key[0]) not in beside):
-                node = self._nodes[i]
-                # What lies beside what the same block has just read is in its cache.
-                place = (key[0], layout.steps, layout.loops, written)
-                again_at = first.get(place)
-                if again_at is None:
-                    first[place] = layout.origin
-                    near = False
-                elif again_at == layout.origin and not again and not layout.looked_up:
-                    # The same under another name.
-                    continue
-                elif layout.looked_up:
-                    # One neighbour of what an interpolation looks up after the other.
-                    near = not layout.anywhere
-                else:
-                    near = 0 < abs(layout.origin - again_at) * layout.itemsize < _NEAR
-                if self._blocks and layout.anywhere and not written:
-                    near = _beside(layout, place, looked_up)
-                movers.append(Mover(layout, node.numel * node.rnumel, size, written, near, again))
-        whole = self._nodes[main].numel * self._nodes[main].rnumel
-        steps = any(
-            m.steps and m.steps[-1] > 1
-            for i in ids
-            if self._nodes[i].rnumel == 1 and self._nodes[i].numel == whole
-            for m in frames[i][1].values()
-        )
-        return [shape for shape, _ in frames.values()], movers, steps
+            under = frames[i].accesses.get(key)
+            if under is None or (beside and not written and (i, key[0]) in beside):
+                continue
+            # What lies beside what the same block has just read is in its cache.
+            place = under.stored if written else under.read
+            origin = under.origin
+            again_at = first.get(place)
+            if again_at is None:
+                first[place] = origin
+                near = False
+            elif again_at == origin and not again and not under.looked_up:
+                # The same under another name.
+                continue
+            elif under.looked_up:
+                # One neighbour of what an interpolation looks up after the other.
+                near = not under.anywhere
+            else:
+                near = 0 < abs(origin - again_at) * under.layout.itemsize < _NEAR
+            if under.anywhere and self._blocks and not written:
+                near = _beside(under.layout, place, looked_up)
+            told = (size, written, near, again)
+            mover = under.movers.get(told)
+            if mover is None:
+                mover = under.movers[told] = mover_of(under.layout, self._turns[i], *told)
+            movers.append(mover)
+        return [frame.shape for frame in frames.values()], movers, steps
+
+    def _framed(self, i: int, main: int) -> _Frame:
+        """Node ``i`` with its loops turned round to those of ``main``; as they are where -1."""
+        shape, layouts = self.frame(i, self.turns(i, main) if main >= 0 else ())
+        accesses = {
+            key: _Under(
+                layout=layout,
+                origin=layout.origin,
+                looked_up=layout.looked_up,
+                anywhere=layout.anywhere,
+                read=self._place(key, layout, 0),
+                stored=self._place(key, layout, 1),
+                movers={},
+            )
+            for key, layout in layouts.items()
+        }
+        steps = self._lengths[i] == 1 and any(m.steps and m.steps[-1] > 1 for m in layouts.values())
+        found = self._frames[i][main] = _Frame(shape, accesses, steps)
+        return found
+
+    def _place(self, key: _Key, layout: Layout, written: int) -> int:
+        """The number of the places that accesses with these steps go to in a buffer."""
+        place = (key[0], layout.steps, layout.loops, written)
+        return self._places.setdefault(place, len(self._places))
 
 
 def _placed(node: Node, loops: int) -> list[set[int]]:
@@ -203,13 +265,13 @@ def _placed(node: Node, loops: int) -> list[set[int]]:
     return [{at for at in range(loops) if along >> at & 1} for along in told]
 
 
-def _beside(layout: Layout, place: tuple[object, ...], seen: Counter[tuple[object, ...]]) -> bool:
+def _beside(layout: Layout, place: int, seen: Counter[tuple[int, ...]]) -> bool:
     """Whether a lookup has the sector of an earlier one: another component of the row found there.
 
     So many rows are looked up as the component has that is looked up most: one index is loaded
     once, whichever of them it tells. ``seen`` counts the lookups of each component and is kept up.
     """
-    sector = (*place, layout.origin * layout.itemsize // SECTOR_BYTES)
+    sector = (place, layout.origin * layout.itemsize // SECTOR_BYTES)
     own = (*sector, layout.origin)
     seen[own] += 1
     more = seen[own] > seen[sector]

@@ -8,14 +8,18 @@ and then their mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
 from fusewise.costmodel.dimensions import Mover
+from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.layout import SECTOR_BYTES, Layout
 from fusewise.costmodel.operations import CLASSES
-from fusewise.costmodel.tiles import Tile, moved_by
+from fusewise.costmodel.tiles import Tile
+from fusewise.costmodel.traffic import Grid, moved_by
 from fusewise.schedule.problem import Node
 
 #: The shape of a kernel's results and rows.
@@ -77,46 +81,53 @@ def power_of(number: int) -> int:
 
 def shape_of(tile: Tile) -> tuple[float, ...]:
     """The columns of ``SHAPE``."""
-    inner, *outer = tile.extents
+    return (*_shape_of(tile.grid.extents, tile.grid.length), tile.inner)
+
+
+@lru_cache(maxsize=1 << 12)
+def _shape_of(extents: tuple[int, ...], length: int) -> tuple[int, ...]:
+    inner, *outer = extents
     second = outer[0] if outer else 0
-    return (
-        inner,
-        second,
-        power_of(inner),
-        power_of(second),
-        power_of(tile.length),
-        tile.inner,
+    return inner, second, power_of(inner), power_of(second), power_of(length)
+
+
+def access_means(kernels: Sequence[tuple[Sequence[Mover], Grid | None]]) -> FloatArray:
+    """The columns of ``OF_ACCESSES`` of kernels, [n, A], from their accesses and their blocks.
+
+    Kernels may be without blocks.
+    """
+    sums = np.zeros((len(kernels), 1 + len(OF_ACCESSES)))
+    for row, (movers, grid) in zip(sums, kernels, strict=True):
+        if movers:
+            weighed = np.concatenate([_weighed(m, grid) for m in movers])
+            np.add.reduce(weighed.reshape(len(movers), -1), out=row)
+    # An access weighs 1 at the least.
+    means: FloatArray = sums[:, 1:] / np.maximum(sums[:, :1], 1.0)
+    return means
+
+
+@lru_cache(maxsize=1 << 14)
+def _weighed(m: Mover, grid: Grid | None) -> FloatArray:
+    """The weight of an access, and that times each of its columns; [1 + len(OF_ACCESSES)]."""
+    if grid is None:
+        each = issued = asked = apart = 0.0
+        weight = 1.0 + m.bytes
+    else:
+        each, issued, asked, apart, times, _ = moved_by(m, grid)
+        weight = 1.0 + each * times * SECTOR_BYTES
+    told = (
+        *_told(m.layout),
+        doublings(each),
+        doublings(issued),
+        doublings(asked),
+        doublings(apart),
+        m.bytes / max(m.total * m.layout.itemsize, 1),
+        m.part,
+        m.written,
+        m.again,
+        m.near,
     )
-
-
-def access_means(movers: Iterable[Mover], tile: Tile | None = None) -> list[float]:
-    """The columns of ``OF_ACCESSES`` of a kernel with the blocks of ``tile``, or without any."""
-    total, sums = 0.0, [0.0] * len(OF_ACCESSES)
-    for m in movers:
-        if tile is None:
-            each = issued = asked = apart = 0.0
-            weight = 1.0 + m.bytes
-        else:
-            each, issued, asked, apart, times, _ = moved_by(
-                m, tile.extents, tile.length, tile.block, tile.programs, tile.turns
-            )
-            weight = 1.0 + each * times * SECTOR_BYTES
-        total += weight
-        told = (
-            *_told(m.layout),
-            doublings(each),
-            doublings(issued),
-            doublings(asked),
-            doublings(apart),
-            m.bytes / max(m.total * m.layout.itemsize, 1),
-            m.part,
-            m.written,
-            m.again,
-            m.near,
-        )
-        for i, value in enumerate(told):
-            sums[i] += weight * value
-    return [value / total for value in sums] if total else sums
+    return np.array([weight, *(weight * value for value in told)])
 
 
 @lru_cache(maxsize=1 << 16)

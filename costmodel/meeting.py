@@ -96,16 +96,27 @@ class Meeting:
             [touches.write(a, node, along=along) for a in node.writes]
             for node, along in zip(nodes, follows, strict=True)
         ]
+        # What each moves by itself is made once: groups only put it together.
+        self._moves = [
+            (
+                [(w, (i, w.key, w.bytes, True, False)) for w in writes],
+                [(r, (i, r.key, r.bytes, False, False)) for r in reads],
+            )
+            for i, (writes, reads) in enumerate(zip(self._writes, self._reads, strict=True))
+        ]
         self._shapes = [(node.numel, node.rnumel) for node in nodes]
         self._loops = [
             tuple(n for n in (*node.ranges[0], *node.ranges[1]) if n > 1) for node in nodes
         ]
         self._inner = [_inner_sizes(node) for node in nodes]
         self._is_reduction = [node.kind == "reduction" for node in nodes]
+        self._sizes = [node.numel * node.rnumel for node in nodes]
         # One along rows leads one across them.
-        self._leads = [
-            (reduces, reduces and not largest_read(node).across)
-            for node, reduces in zip(nodes, self._is_reduction, strict=True)
+        self._leading = [
+            (reduces, size, reduces and not largest_read(node).across, i)
+            for i, (node, reduces, size) in enumerate(
+                zip(nodes, self._is_reduction, self._sizes, strict=True)
+            )
         ]
         self._producers = self._dataflow(nodes)
 
@@ -129,7 +140,7 @@ class Meeting:
         removed = set()
         stored = set()
         for position, i in enumerate(ids):
-            for w in self._writes[i]:
+            for w, move in self._moves[i][0]:
                 if w.slot in written:
                     continue
                 written.add(w.slot)
@@ -144,7 +155,7 @@ class Meeting:
                     total[_RUNS] += w.runs
                     total[_LINE] += w.line
                     total[_RANDOM] += w.random
-                    moving.append((i, w.key, w.bytes, True, False))
+                    moving.append(move)
                 else:
                     removed.add(w.buffer)
                     total[_STORES_REMOVED] += w.bytes
@@ -173,16 +184,14 @@ class Meeting:
         """
         if len(ids) == 1:
             return ids[0], ()
-        size = {i: math.prod(self._shapes[i]) for i in ids}
-        main = max(ids, key=lambda i: (self._leads[i][0], size[i], self._leads[i][1], i))
-        return main, {i for i in ids if size[i] == size[main] and self._turned(i, main)}
+        main = max(ids, key=self._leading.__getitem__)
+        size, loops = self._sizes[main], self._loops[main]
+        others = [i for i in ids if self._sizes[i] == size and self._loops[i] != loops]
+        return main, {i for i in others if self._turned(i, main)}
 
     def _turned(self, i: int, main: int) -> bool:
-        """Whether two nodes have the same loops in another order, however they are merged."""
-        loops, mains = self._loops[i], self._loops[main]
-        if loops == mains:
-            return False
-        if sorted(loops) == sorted(mains):
+        """Whether two nodes of unequal loops have the same in another order, however merged."""
+        if sorted(self._loops[i]) == sorted(self._loops[main]):
             return True
         inner, other = self._inner[i], self._inner[main]
         return bool(inner and other) and inner.isdisjoint(other)
@@ -203,50 +212,53 @@ class Meeting:
         corners: dict[int, int] = {}
         left: dict[int, float] = {}
         last: dict[int, int] = {}
+        touched, unaligned, across = total[_TOUCHED], total[_UNALIGNED], total[_ACROSS]
+        runs, line, random = total[_RUNS], total[_LINE], total[_RANDOM]
         for position, i in enumerate(ids):
-            here = level[i]
-            for r in self._reads[i]:
-                slot, buffer = r.slot, r.buffer
+            here, bit, turned = level[i], 1 << level[i], i in crossed
+            for r, move in self._moves[i][1]:
+                slot, buffer, size = r.slot, r.buffer, r.bytes
                 inside = buffer in made
                 if inside:
                     last[buffer] = position
-                bit = 1 << here
                 if r.corners and slot not in seen:
                     corners[buffer] = corners.get(buffer, 0) + 1
                     if corners[buffer] > r.corners:
                         continue
-                passes = seen.get(slot, 0)
-                if passes & bit:
+                if (passes := seen.get(slot, 0)) & bit:
                     continue
                 seen[slot] = passes | bit
                 if passes:
-                    total[_REREAD] += r.bytes
-                    moving.append((i, r.key, r.bytes, False, True))
+                    total[_REREAD] += size
+                    moving.append((i, r.key, size, False, True))
                     continue
                 if inside and slot in written:
-                    total[_READS_REMOVED] += r.bytes
+                    total[_READS_REMOVED] += size
                     # Made in an earlier pass, it is not in a register any more.
                     if here > level.get(ids[made[buffer]], here):
-                        total[_REREAD] += r.bytes
+                        total[_REREAD] += size
                         if buffer in left_behind:
-                            moving.append((i, r.key, r.bytes, False, True))
+                            moving.append((i, r.key, size, False, True))
                     continue
-                moving.append((i, r.key, r.bytes, False, False))
-                total[_TOUCHED] += r.touched
-                total[_UNALIGNED] += r.unaligned
+                moving.append(move)
+                touched += r.touched
+                unaligned += r.unaligned
                 total[r.width_at] += r.touched
                 if inside:
-                    total[_CACHED] += r.bytes
+                    total[_CACHED] += size
                     continue
                 rest = left.get(buffer, r.size)
-                moved = min(r.bytes, rest)
+                moved = min(size, rest)
                 left[buffer] = rest - moved
                 total[r.at] += moved
-                total[_CACHED] += max(r.again - moved, 0)
-                total[_ACROSS] += r.along if i in crossed else r.across
-                total[_RUNS] += r.runs
-                total[_LINE] += r.line
-                total[_RANDOM] += r.random
+                if r.again > moved:
+                    total[_CACHED] += r.again - moved
+                across += r.along if turned else r.across
+                runs += r.runs
+                line += r.line
+                random += r.random
+        total[_TOUCHED], total[_UNALIGNED], total[_ACROSS] = touched, unaligned, across
+        total[_RUNS], total[_LINE], total[_RANDOM] = runs, line, random
         kept = sum(position - made[buffer] for buffer, position in last.items())
         return len(left), len(seen), kept
 
@@ -268,6 +280,8 @@ class Meeting:
 
     def _left_behind(self, ids: Sequence[int], loops: Mapping[int, int]) -> set[int]:
         """Buffers that one loop makes, element by element, and another reads."""
+        if min(loops.values()) == max(loops.values()):
+            return set()
         made = {
             w.buffer: loops[i] for i in ids if not self._is_reduction[i] for w in self._writes[i]
         }

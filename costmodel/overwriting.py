@@ -20,15 +20,16 @@ class Overwriting:
         """``nodes`` in topological order; ``rank`` is the number of each by name."""
         self._over = [_overwritten(node, problem, rank) for node in nodes]
         self._updates = [_updated(node, problem) for node in nodes]
+        self._possible = sum(1 << i for i in range(len(nodes)) if self._over[i] or self._updates[i])
 
-    def bytes(self, ids: Sequence[int], met: Met) -> float:
-        """Bytes that the group of the nodes ``ids``, ascending, writes where it read."""
-        if not any(self._over[i] or self._updates[i] for i in ids):
+    def bytes(self, ids: Sequence[int], mask: int, met: Met) -> float:
+        """Bytes that the group of the nodes ``ids``, ascending, writes where it read.
+
+        ``mask`` is their bitset.
+        """
+        if not mask & self._possible:
             return 0.0
-        inside = 0
-        for i in ids:
-            inside |= 1 << i
-        later = ~(inside | ((1 << ids[0]) - 1))
+        later = ~(mask | ((1 << ids[0]) - 1))
         accesses = {key for _, key, *_ in met.moving}
         moving = {buffer for buffer, _ in accesses}
         found = 0.0

@@ -7,6 +7,7 @@ inlined. In a kernel of several, equal expressions of the same loops are one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -30,27 +31,40 @@ class SharedWork:
         self._iterations = [node.numel * node.rnumel for node in nodes]
         self._reads = [{(a.buffer, a.index) for a in node.reads} for node in nodes]
         self._operations = [_told_by_name(node) for node in nodes]
-        self._found: dict[tuple[int, int], FloatArray | None] = {}
+        self._found: dict[tuple[int, int], tuple[float, FloatArray]] = {}
+        # Of each node the bitset of those that it was compared with, and of those in ``_found``.
+        self._compared = [0] * len(nodes)
+        self._sharing = [0] * len(nodes)
 
-    def repeated(self, ids: Sequence[int]) -> FloatArray:
+    def repeated(self, ids: Sequence[int]) -> FloatArray | None:
         """Work of nodes ``ids`` by class, as in ``CLASSES``, that one before has done; [C].
 
-        Of several before it a node has the most in common with one.
+        Of several before it a node has the most in common with one. None where none has any.
         """
-        total = np.zeros(len(CLASSES))
+        total = None
+        before = 0
         for position, i in enumerate(ids):
-            shared = [found for j in ids[:position] if (found := self._of_both(i, j)) is not None]
-            if shared:
-                total += max(shared, key=np.sum)
+            if before & ~self._compared[i]:
+                self._compare_all(i, ids[:position])
+            sharing = before & self._sharing[i]
+            if sharing:
+                shared = [self._found[i, j] for j in ids[:position] if sharing >> j & 1]
+                _, most = max(shared, key=itemgetter(0))
+                total = most if total is None else total + most
+            before |= 1 << i
         return total
 
-    def _of_both(self, i: int, j: int) -> FloatArray | None:
-        """What nodes compute of the same values: nearly all of ``j``, where one reads as much."""
-        if (i, j) not in self._found:
-            self._found[i, j] = self._compare(i, j)
-        return self._found[i, j]
+    def _compare_all(self, i: int, others: Sequence[int]) -> None:
+        for j in others:
+            if not self._compared[i] >> j & 1:
+                self._compared[i] |= 1 << j
+                found = self._compare(i, j)
+                if found is not None:
+                    self._found[i, j] = float(found.sum()), found
+                    self._sharing[i] |= 1 << j
 
     def _compare(self, i: int, j: int) -> FloatArray | None:
+        """What nodes compute of the same values: nearly all of ``j``, where one reads as much."""
         if self._iterations[i] != self._iterations[j]:
             return None
         if not read_alike(self._reads[i], self._reads[j]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.blocks import (
@@ -22,7 +23,7 @@ from fusewise.costmodel.blocks import (
     power,
 )
 from fusewise.costmodel.dimensions import Mover, Shape, dimensions_of
-from fusewise.costmodel.layout import LINE_BYTES, SECTOR_BYTES, Layout, Section, moved
+from fusewise.costmodel.traffic import Grid, grid_of, traffic_of
 
 #: Longest row that is held whole.
 _HELD: Final = {"inner": 1024, "outer_tiny": 64, "outer": 64, "default": 64}
@@ -32,13 +33,10 @@ _LONG: Final = (2048, 32768)
 _FEW_MOVERS, _SAVED = 10, 1.3
 #: Rows that are longer are scanned by several blocks (``Scan.create``, ``Reduction.num_splits``).
 _SPLIT_ROW: Final = 8192
-#: Sectors that a cache looks up at once.
-_LINE_SECTORS: Final = LINE_BYTES // SECTOR_BYTES
 #: Warps, blocks and registers that a multiprocessor has room for.
 _WARPS, _BLOCKS, _REGISTERS = 64, 32, 65536
-#: Bytes of a table that stay in the cache of a multiprocessor, and lines as long to look up as
-#: what each thread of a warp has elsewhere there.
-_TABLE_BYTES, _TABLE_LINES = 192 << 10, 5.0
+#: Loads that a thread keeps at once, at the most.
+_KEPT_LOADS: Final = 8
 #: Accesses that decide which block is the fastest.
 _DECIDING: Final = 3
 #: Nanoseconds until a load arrives, and sectors and lines that a multiprocessor takes in one.
@@ -84,53 +82,9 @@ class Tile(NamedTuple):
     spread: float
     #: Values that a turn of the loop loads from new places.
     turn_loads: int
-    #: Positions of the results along each dimension, the inner first, and along the reduction; the
-    #: part of them that a block takes; and whether a warp goes along the reduction.
-    extents: tuple[int, ...]
-    length: int
-    block: Block
+    #: What is cut into the blocks, and whether a warp goes along the reduction.
+    grid: Grid
     inner: bool
-
-
-class Moved(NamedTuple):
-    """What the blocks of a kernel move by one access."""
-
-    #: Sectors that a block touches, loads that its warps issue, sectors of one of these, and lines
-    #: that they lie in.
-    each: float
-    issued: float
-    asked: float
-    apart: float
-    #: How often, in all blocks and their turns.
-    times: float
-    #: Whether it goes along the reduction.
-    full: bool
-
-
-def moved_by(
-    m: Mover, extents: Sequence[int], length: int, block: Block, programs: float, turns: float
-) -> Moved:
-    """What ``programs`` blocks, each of so many ``turns``, move by the access ``m``."""
-    full = length > 1 and m.total > math.prod(extents)
-    sections = _across(tuple(extents), block.across)
-    if full:
-        sections = ((float(length), float(min(block.along, length))), *sections)
-    each, issued, asked, apart = _moves(m.layout, sections)
-    if m.layout.looked_up:
-        # However many look up, they find no more than there is.
-        most = m.bytes / SECTOR_BYTES + 1.0
-        each, asked = min(each, most), min(asked, most)
-        apart = min(apart, m.bytes / LINE_BYTES + 1.0)
-    return Moved(each, issued, asked, apart, programs * (turns if full else 1) * m.part, full)
-
-
-@lru_cache(maxsize=1 << 12)
-def _across(extents: tuple[int, ...], across: tuple[int, ...]) -> tuple[Section, ...]:
-    """The sections of the results that a block takes so much of."""
-    return tuple(
-        (float(extent), float(min(part, extent)))
-        for extent, part in zip(extents, across, strict=True)
-    )
 
 
 def tile_of(
@@ -156,18 +110,16 @@ def tile_of(
         scans: whether rows are scanned: blocks share long ones then, where there are few.
         steps: whether a node beside a reduction goes through memory in steps along its last loop.
     """
-    if len({(rows, length) for rows, length, _ in reductions}) > 1:
-        return _both_ways(reductions, movers, cores)
-    length = reductions[0][1] if reductions else 1
-    if reductions:
-        rows = reductions[0][0]
-    extents, shares, inner = dimensions_of(rows, length, movers, shapes)
     if not reductions:
-        ends = sum(m.written for m in movers)
-        blocks = pointwise_blocks(extents, square=len(movers) == 2 and ends == 1)  # noqa: PLR2004
+        extents, _, _ = dimensions_of(rows, 1, movers, shapes)
+        square = len(movers) == 2 and movers[0].written != movers[1].written  # noqa: PLR2004
+        blocks = pointwise_blocks(extents, square=square)
         return _fastest(blocks, extents, 1, movers, cores, loads, persistent=False, inner=False)
-    hints = {hint for _, _, hint in reductions}
-    hint: Hint = hints.pop() if len(hints) == 1 else "default"
+    if _are_crossed(reductions):
+        return _both_ways(reductions, movers, cores)
+    rows, length, _ = reductions[0]
+    extents, shares, inner = dimensions_of(rows, length, movers, shapes)
+    hint = _hint_of(reductions)
     if hint == "inner" and steps:
         hint = "default"
     persistent = length <= _HELD[hint]
@@ -180,7 +132,10 @@ def tile_of(
         tile = _tile(block, (rows,), length, movers, cores, loads, False, False, along)
         programs = tile.programs * tile.turns
         waves = _waves(block, programs, cores, loads)
-        return tile._replace(programs=programs, turns=1.0, waves=waves)
+        grid = tile.grid.run_as(programs, 1.0)
+        return tile._replace(programs=programs, turns=1.0, waves=waves, grid=grid)
+    # Along a single dimension nothing is shared out.
+    shares = shares if len(extents) > 1 else ()
     if persistent:
         blocks = held_blocks(extents, length, hint, shares)
     else:
@@ -195,18 +150,27 @@ def tile_of(
 
 def _reads_rows_again(length: int, movers: Sequence[Mover]) -> bool:
     """Whether holding rows would save enough reads (``inductor_meta_per_kernel``)."""
-    once = sum(m.bytes for m in movers if not m.again)
-    every = sum(m.bytes for m in movers)
-    few = sum(not m.again for m in movers) <= _FEW_MOVERS
-    return _LONG[0] < length <= _LONG[1] and few and every >= _SAVED * once
+    if not _LONG[0] < length <= _LONG[1]:
+        return False
+    once = [m.bytes for m in movers if not m.again]
+    return len(once) <= _FEW_MOVERS and sum(m.bytes for m in movers) >= _SAVED * sum(once)
 
 
 def holds_rows(reductions: Sequence[tuple[int, int, Hint]]) -> bool:
     """Whether whole rows are held, or both rows and columns are gone through at once."""
-    if len({(rows, length) for rows, length, _ in reductions}) > 1:
-        return True
-    hints = {hint for _, _, hint in reductions}
-    return reductions[0][1] <= _HELD[hints.pop() if len(hints) == 1 else "default"]
+    return _are_crossed(reductions) or reductions[0][1] <= _HELD[_hint_of(reductions)]
+
+
+def _are_crossed(reductions: Sequence[tuple[int, int, Hint]]) -> bool:
+    """Whether some go along rows of others' results."""
+    first = reductions[0][:2]
+    return any(each[:2] != first for each in reductions[1:])
+
+
+def _hint_of(reductions: Sequence[tuple[int, int, Hint]]) -> Hint:
+    """What all of them are taken for; where they differ they are tuned."""
+    hint = reductions[0][2]
+    return "default" if any(each[2] != hint for each in reductions[1:]) else hint
 
 
 def _both_ways(
@@ -225,14 +189,14 @@ def _both_ways(
     tile = _tile(block, (rows,), length, movers, cores, 2, persistent=True, tuned=True, inner=True)
     programs, turns = math.ceil(rows / each), each // across
     ahead = min(max(turns // 4, 1), 3)
-    return tile._replace(
-        programs=programs, turns=turns / ahead, waves=_waves(block, programs, cores, 2)
-    )
+    grid = tile.grid.run_as(programs, turns / ahead)
+    waves = _waves(block, programs, cores, 2)
+    return tile._replace(programs=programs, turns=turns / ahead, waves=waves, grid=grid)
 
 
 def _fastest(
-    blocks: Sequence[Block],
-    extents: Sequence[int],
+    blocks: tuple[Block, ...],
+    extents: tuple[int, ...],
     length: int,
     movers: Sequence[Mover],
     cores: int,
@@ -245,20 +209,41 @@ def _fastest(
     # Of blocks along a single dimension the tuning does not choose by much.
     if not tuned or (length == 1 and len(extents) == 1):
         return _tile(blocks[0], extents, length, movers, cores, loads, persistent, tuned, inner)
-    deciding = sorted(movers, key=lambda m: -m.bytes)[:_DECIDING]
+    deciding = sorted(movers, key=attrgetter("bytes"), reverse=True)[:_DECIDING]
+    if persistent:
+        deciding = [m for m in deciding if not m.again]
+    kept = min(loads, _KEPT_LOADS)
+    best = _fastest_block(blocks, extents, length, tuple(deciding), cores, kept)
+    return _tile(best, extents, length, movers, cores, loads, persistent, tuned, inner)
+
+
+@lru_cache(maxsize=1 << 12)
+def _fastest_block(
+    blocks: tuple[Block, ...],
+    extents: tuple[int, ...],
+    length: int,
+    movers: tuple[Mover, ...],
+    cores: int,
+    loads: int,
+) -> Block:
+    """Which of ``blocks`` takes the least time to move what ``movers`` do."""
 
     def time(block: Block) -> float:
-        tile = _tile(block, extents, length, deciding, cores, loads, persistent, tuned, inner)
-        chain = tile.waves * tile.turns * _LATENCY_NS
-        return chain + max(tile.sectors / _SECTORS_NS, tile.wavefronts / _LINES_NS) / cores
+        grid = grid_of(block, extents, length)
+        sectors = wavefronts = 0.0
+        for m in movers:
+            traffic = traffic_of(m, grid)
+            sectors += traffic.sectors
+            wavefronts += traffic.wavefronts
+        chain = _waves(block, grid.programs, cores, loads) * grid.turns * _LATENCY_NS
+        return chain + max(sectors / _SECTORS_NS, wavefronts / _LINES_NS) / cores
 
-    best = min(dict.fromkeys(blocks), key=time)
-    return _tile(best, extents, length, movers, cores, loads, persistent, tuned, inner)
+    return min(dict.fromkeys(blocks), key=time)
 
 
 def _tile(
     block: Block,
-    extents: Sequence[int],
+    extents: tuple[int, ...],
     length: int,
     movers: Sequence[Mover],
     cores: int,
@@ -267,38 +252,26 @@ def _tile(
     tuned: bool,
     inner: bool,
 ) -> Tile:
-    programs = 1.0
-    for extent, part in zip(extents, block.across, strict=True):
-        programs *= math.ceil(extent / part)
-    turns = math.ceil(length / block.along)
-    rows = math.prod(extents)
+    grid = grid_of(block, extents, length)
     sectors = stored = issued = wavefronts = lines = requests = spread = 0.0
     turn_loads = 0
     for m in movers:
-        if m.again and persistent:
+        if persistent and m.again:
             continue
-        each, instructions, asked, apart, times, full = moved_by(
-            m, extents, length, block, programs, turns
-        )
-        turn_loads += (length == 1 or (full and not m.layout.stays(length))) and not m.written
-        instructions *= times
+        touched, kept, instructions, fronts, found, asked, over, loaded = traffic_of(m, grid)
+        sectors += touched
+        stored += kept
         issued += instructions
-        wavefronts += instructions * max(asked / _LINE_SECTORS, 1.0)
-        missed = 0.0 if m.near else _missed(m)
-        if m.layout.looked_up:
-            lines += instructions * _looked_up(m.layout, apart, missed)
-        # A loop of one turn finds what an earlier one loaded beside it.
-        if not m.near and not (m.again and turns == 1):
-            # Stores are not gathered: a sector that two of them touch is touched twice.
-            touched = instructions * asked if m.written else each * times * missed
-            sectors += touched
-            stored += touched if m.written else 0.0
-            requests += touched * min(apart / asked, 1.0)
-            spread += max(_lines(m.layout, m.total) * LINE_BYTES * m.part, float(m.bytes))
+        wavefronts += fronts
+        lines += found
+        requests += asked
+        spread += over
+        turn_loads += loaded
+    elements, programs, turns = grid.elements, grid.programs, grid.turns
     return Tile(
         programs=programs,
         turns=turns,
-        elements=block.elements,
+        elements=elements,
         along=block.along,
         across=block.across[0],
         outer=math.prod(block.across[1:]),
@@ -307,7 +280,7 @@ def _tile(
         even=length % block.along == 0,
         tuned=tuned,
         waves=_waves(block, programs, cores, loads),
-        padding=max(programs * turns * block.elements / max(rows * length, 1) - 1.0, 0.0),
+        padding=max(programs * turns * elements / max(grid.rows * length, 1) - 1.0, 0.0),
         row_threads=_row_threads(block, inner) if length > 1 else 1.0,
         sectors=sectors,
         stored=stored,
@@ -317,65 +290,12 @@ def _tile(
         requests=requests,
         spread=spread,
         turn_loads=turn_loads,
-        extents=tuple(extents),
-        length=length,
-        block=block,
+        grid=grid,
         inner=inner,
     )
 
 
-def _missed(m: Mover) -> float:
-    """Part of what an access reads that its multiprocessor has not kept from another lookup."""
-    if not m.layout.anywhere or m.written:
-        return 1.0
-    return max(1.0 - _TABLE_BYTES / max(m.bytes, 1), 0.0)
-
-
-def _looked_up(layout: Layout, apart: float, missed: float) -> float:
-    """Lines that a warp looks up at once in an access ``apart`` over so many."""
-    if not layout.anywhere:
-        return apart
-    scattered = layout.steps[-1:] == (0,) and (not layout.sought or layout.sought[-1])
-    kept = _TABLE_LINES if scattered else min(apart, _TABLE_LINES)
-    return kept + max(apart - kept, 0.0) * missed
-
-
-@lru_cache(maxsize=1 << 17)
-def _moves(layout: Layout, sections: tuple[Section, ...]) -> tuple[float, float, float, float]:
-    """Sectors that a block touches, loads that its warps issue, sectors of one of these, and the
-    lines that they lie in.
-
-    Threads of a warp go along the section that memory lies along, then along the others. They load
-    several elements at once where these are neighbours in that section.
-    """
-    each, elements = moved(layout, sections)
-    first, vector, product = 0, 1, 1.0
-    if layout.inside:
-        for i, (total, _) in enumerate(sections):
-            if layout.inside < product * total:
-                first = i
-                if layout.inside <= product:
-                    vector = layout.vector_within(product * total)
-                break
-            product *= total
-    lanes = float(WARP * vector)
-    parts = [1.0] * len(sections)
-    for i in (first, *(i for i in range(len(sections)) if i != first)):
-        parts[i] = min(sections[i][1], lanes)
-        lanes /= parts[i]
-    request = [(total, part) for (total, _), part in zip(sections, parts, strict=True)]
-    issued = max(elements / vector, 1.0) / WARP
-    return each, issued, moved(layout, request)[0], moved(layout, request, LINE_BYTES)[0]
-
-
-@lru_cache(maxsize=1 << 17)
-def _lines(layout: Layout, total: int) -> float:
-    """Lines that an access under loops of so many turns lies in, those of lookups left out."""
-    if layout.looked_up:
-        return 0.0
-    return moved(layout, ((float(total), float(total)),), LINE_BYTES)[0]
-
-
+@lru_cache(maxsize=1 << 12)
 def _row_threads(block: Block, inner: bool) -> float:
     """Threads that share a row; a warp goes along rows or across them, as memory lies."""
     across = math.prod(block.across)
@@ -384,8 +304,9 @@ def _row_threads(block: Block, inner: bool) -> float:
     return float(min(block.along, threads))
 
 
+@lru_cache(maxsize=1 << 12)
 def _waves(block: Block, programs: float, cores: int, loads: int) -> float:
-    registers = min(24 + block.each * min(loads, 8), 255)
+    registers = min(24 + block.each * min(loads, _KEPT_LOADS), 255)
     together = min(
         _BLOCKS, _WARPS // block.warps, int(_REGISTERS / (registers * WARP * block.warps))
     )

@@ -7,7 +7,8 @@ group make of each other is in ``fusewise.costmodel.meeting``.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -84,7 +85,8 @@ _NEAR: Final = 4
 _SECTOR_ELEMENTS: Final = 8
 
 
-class Touch(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Touch:
     """An access with all that a group needs to know of it, looked up once."""
 
     slot: int  # identity of (buffer, index, where a lookup leads)

@@ -49,7 +49,8 @@ def blocks(movers: list[Mover]) -> Tile:
 
 
 def means(movers: list[Mover]) -> dict[str, float]:
-    return dict(zip(OF_ACCESSES, access_means(movers, blocks(movers)), strict=True))
+    [found] = access_means([(movers, blocks(movers).grid)]).tolist()
+    return dict(zip(OF_ACCESSES, found, strict=True))
 
 
 @given(st.integers(1, 1 << 40))
@@ -67,15 +68,15 @@ def test_a_kernel_of_one_access_is_like_it() -> None:
     assert alone["stored_part"] == alone["two_bytes"] == 0
     assert alone["four_bytes"] == alone["different"] == 1
     at = OF_ACCESSES.index("warp_lines")
-    tile = blocks([PLAIN])
-    assert access_means([ACROSS], tile)[at] > access_means([PLAIN], tile)[at]
+    grid = blocks([PLAIN]).grid
+    across, plain = access_means([([ACROSS], grid), ([PLAIN], grid)])
+    assert across[at] > plain[at]
 
 
 @given(st.lists(st.sampled_from([PLAIN, ACROSS, STORED]), min_size=1, max_size=6))
 def test_means_lie_between_the_accesses(movers: list[Mover]) -> None:
-    tile = blocks(movers)
-    found = access_means(movers, tile)
-    each = [access_means([m], tile) for m in movers]
+    grid = blocks(movers).grid
+    [found, *each] = access_means([(movers, grid), *(([m], grid) for m in movers)])
     for value, *others in zip(found, *each, strict=True):
         assert min(others) - 1e-9 <= value <= max(others) + 1e-9
 
@@ -87,14 +88,15 @@ def test_what_moves_most_counts_most() -> None:
 
 
 def test_without_blocks_accesses_count_by_their_bytes() -> None:
-    found = dict(zip(OF_ACCESSES, access_means([PLAIN, STORED]), strict=True))
+    [told] = access_means([([PLAIN, STORED], None)]).tolist()
+    found = dict(zip(OF_ACCESSES, told, strict=True))
     assert found["stored_part"] == found["two_bytes"] == pytest.approx(1 / 3)
     assert found["step_0"] == 1
     assert not any(found[name] for name in OF_ACCESSES if name.startswith(("block_", "warp_")))
 
 
 def test_without_accesses_nothing_is_told() -> None:
-    assert access_means([], blocks([PLAIN])) == [0.0] * len(OF_ACCESSES)
+    assert not access_means([([], blocks([PLAIN]).grid), ([], None)]).any()
 
 
 def test_the_shape_is_that_of_the_blocks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -90,7 +91,7 @@ def test_rows_are_shared_by_a_warp_or_more() -> None:
 def test_what_is_held_is_not_read_again() -> None:
     rows, length = 1024, 512
     read = mover(f"i0 : {rows * length}", (rows, length), rows * length)
-    again = read._replace(again=True)
+    again = replace(read, again=True)
     shapes = [Shape((rows,), (length,))]
 
     def issued(movers: list[Mover], hint: Hint) -> float:
@@ -108,7 +109,7 @@ def test_what_one_turn_reads_again_lies_beside_it() -> None:
         shapes = [Shape((rows,), (length,))]
         return tile_of(rows, [(rows, length, "inner")], movers, shapes, 2, CORES).sectors
 
-    assert sectors(length, [read, read._replace(again=True)]) == sectors(length, [read])
+    assert sectors(length, [read, replace(read, again=True)]) == sectors(length, [read])
 
 
 def test_pointwise_kernels_have_no_reduction() -> None:
@@ -140,7 +141,7 @@ def test_a_piece_of_a_concatenation_is_read_where_it_lies() -> None:
     whole = mover(f"i0 : {rows * width}", (rows, width), rows * width, written=True)
     index = f"{piece}*i0 + ((i1 - 512)) : {rows}, {width}"
     read = mover(index, (rows, width), rows * width)
-    masked = read._replace(bytes=4 * rows * piece)
+    masked = replace(read, bytes=4 * rows * piece)
     assert masked.part == piece / width
     assert read.part == whole.part == 1.0
     pieces, wide = pointwise([whole, masked], (rows, width)), pointwise([whole], (rows, width))
@@ -150,7 +151,7 @@ def test_a_piece_of_a_concatenation_is_read_where_it_lies() -> None:
 def test_windows_that_overlap_are_no_pieces() -> None:
     rows, window = 4096, 9
     read = mover(f"i0 + i1 : {rows}, {window}", (rows, window), rows * window)
-    assert read._replace(bytes=4 * (rows + window - 1)).part == 1.0
+    assert replace(read, bytes=4 * (rows + window - 1)).part == 1.0
 
 
 def test_a_request_is_of_one_line() -> None:
