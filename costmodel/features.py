@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from functools import reduce
 from itertools import accumulate
 
 import numpy as np
@@ -315,8 +316,8 @@ class Featurizer:
         cores = self.profile.cores
         tile = tile_of(numel, rows_of, movers, shapes, loads, cores, steps=steps, scans=bool(scans))
         # Two results of one reduction (a mean and its variance) are found together.
-        kinds = {self._kinds[i] for i in ids if self._reduced[i]} if kernel.reductions else ()
-        weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds) if kinds else 0
+        kinds = dict.fromkeys(self._kinds[i] for i in ids if self._reduced[i])
+        weight = sum(_VALUES.get(str(kind[0]), 1) for kind in kinds)
         if kinds and self._once is not None:
             for i in self._once.alone(kernel):
                 weight -= _VALUES[str(self._kinds[i][0])] - 1
@@ -399,7 +400,8 @@ class Featurizer:
         column = rows.T
         distinct = rows[:, _DISTINCT_AT].sum(axis=1)
         touched = column[COLUMN["touched"]]
-        operations = rows[:, _OPERATIONS_AT].sum(axis=1)
+        # One after the other: numpy adds up a row in an order that depends on how many there are.
+        operations = reduce(np.add, column[_OPERATIONS_AT])
         contiguous = column[COLUMN["read_contiguous"]] + column[COLUMN["written_contiguous"]]
         some = np.maximum(distinct, 1.0)
         column[COLUMN["distinct"]] = distinct
