@@ -19,7 +19,7 @@ from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.operations import CLASSES
 from fusewise.costmodel.partials import SUMMED, places_of, row_operations
 from fusewise.costmodel.shared_work import SharedWork
-from fusewise.schedule.problem import Node
+from fusewise.schedule.problem import Node, mask_of
 
 IndexArray = npt.NDArray[np.intp]
 
@@ -30,14 +30,6 @@ def columns_at(names: Iterable[str]) -> slice | IndexArray:
     if at == list(range(at[0], at[0] + len(at))):
         return slice(at[0], at[0] + len(at))
     return np.array(at, dtype=np.intp)
-
-
-def mask_of(ids: Iterable[int]) -> int:
-    """The bitset of these numbers."""
-    mask = 0
-    for i in ids:
-        mask |= 1 << i
-    return mask
 
 
 #: Where the classes of operations stand in ``SUMMED``, and what is done once by nodes that do the

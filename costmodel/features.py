@@ -19,7 +19,7 @@ from fusewise.costmodel.blocks import WARP, Hint
 from fusewise.costmodel.cpu_work import WORK, Work
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.dimensions import Mover
-from fusewise.costmodel.done_once import CLASSES_SUMMED, DoneOnce, Kernel, columns_at, mask_of
+from fusewise.costmodel.done_once import CLASSES_SUMMED, DoneOnce, Kernel, columns_at
 from fusewise.costmodel.feature_table import (
     COLUMN,
     FEATURES,
@@ -60,7 +60,7 @@ from fusewise.costmodel.touches import DISTINCT, MET, wanted
 from fusewise.costmodel.traffic import Grid
 from fusewise.costmodel.updates import updates_of_warps
 from fusewise.schedule.errors import PlanError
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import Node, Problem, mask_of
 
 __all__ = [
     "COLUMN",
@@ -231,7 +231,10 @@ class Featurizer:
         if not isinstance(names, Sequence) or len(names) < 3:  # noqa: PLR2004
             return frozenset(names)
         ids = [self._rank.get(name, -1) for name in names]
-        return frozenset(names) if min(ids) < 0 or not self._loops_over(ids) else tuple(names)
+        if min(ids) < 0:
+            return frozenset(names)
+        _, loops = self._reductions(ids, mask_of(ids))
+        return tuple(names) if loops else frozenset(names)
 
     def batch(self, groups: Sequence[Collection[str]]) -> FloatArray:
         """Features of ``groups`` (names of nodes), shape [n, F], columns as in FEATURES.
@@ -378,9 +381,7 @@ class Featurizer:
         # What has no order is generated in the compiler's own.
         order = named if isinstance(names, Sequence) else sorted(named, key=self._order.__getitem__)
         ids, mask = sorted(named), mask_of(named)
-        reductions = self._reductions(ids) if mask & self._reducing else []
-        loops = bool(reductions) and not holds_rows(reductions)
-        return Kernel(ids, order, mask, reductions, loops)
+        return Kernel(ids, order, mask, *self._reductions(ids, mask))
 
     def _loops(self, kernel: Kernel) -> dict[int, int] | None:
         """Which loop each node is in, where a kernel of several nodes loops over reductions."""
@@ -388,12 +389,14 @@ class Featurizer:
             return None
         return self._meeting.loops(kernel.order)
 
-    def _reductions(self, ids: Iterable[int]) -> list[tuple[int, int, Hint]]:
-        return [r for r in (self._reduced[i] for i in ids) if r is not None]
-
-    def _loops_over(self, ids: Iterable[int]) -> bool:
-        reductions = self._reductions(ids)
-        return bool(reductions) and not holds_rows(reductions)
+    def _reductions(
+        self, ids: Iterable[int], mask: int
+    ) -> tuple[list[tuple[int, int, Hint]], bool]:
+        """Results, length and hint of each reduction, and whether a kernel loops over them."""
+        if not mask & self._reducing:
+            return [], False
+        found = [r for r in (self._reduced[i] for i in ids) if r is not None]
+        return found, not holds_rows(found)
 
     def _derive(self, rows: FloatArray) -> None:
         """Fill the columns that follow from others. ``rows`` holds plain numbers, no logs yet."""

@@ -76,7 +76,6 @@ class Frames:
             for n, loops, sizes in zip(nodes, self._loops, followed, strict=True)
         ]
         self._placed = [_placed(n, len(loops)) for n, loops in zip(nodes, self._loops, strict=True)]
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[Shape, dict[_Key, Layout]]] = {}
         self._outside = [n.numel for n in nodes]
         self._lengths = [n.rnumel for n in nodes]
         self._turns = [n.numel * n.rnumel for n in nodes]
@@ -156,18 +155,15 @@ class Frames:
 
     def frame(self, i: int, order: tuple[int, ...]) -> tuple[Shape, dict[_Key, Layout]]:
         """Loops and layouts of node ``i``, turned round to ``order`` where that is not empty."""
-        found = self._known.get((i, order))
-        if found is None:
-            layouts = {key: m for key, m in self._layouts[i].items() if m is not None}
-            loops = self._loops[i]
-            placed = self._placed[i]
-            if order:
-                layouts = {key: turned(m, order) for key, m in layouts.items()}
-                loops = tuple(loops[at] for at in order)
-                placed = [{order.index(at) for at in place} for place in placed]
-            shape = Shape(*merged_loops(loops, self._outer[i], list(layouts.values()), placed))
-            found = self._known[i, order] = shape, layouts
-        return found
+        layouts = {key: m for key, m in self._layouts[i].items() if m is not None}
+        loops = self._loops[i]
+        placed = self._placed[i]
+        if order:
+            layouts = {key: turned(m, order) for key, m in layouts.items()}
+            loops = tuple(loops[at] for at in order)
+            placed = [{order.index(at) for at in place} for place in placed]
+        merged = merged_loops(loops, self._outer[i], list(layouts.values()), placed)
+        return Shape(*merged), layouts
 
     def _along_rows(
         self, ids: Sequence[int], main: int, moving: Sequence[Moving]

@@ -18,7 +18,7 @@ from fusewise.costmodel.lookups import follows_loops
 from fusewise.costmodel.loops import loops_in
 from fusewise.costmodel.partials import largest_read
 from fusewise.costmodel.touches import AT, MET, NOT_SUMMED, Touches, moving_reads
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import Node, Problem, mask_of
 
 _LINE, _ACROSS, _RUNS, _UNALIGNED = (
     AT["line_bytes"],
@@ -128,10 +128,7 @@ class Meeting:
         """
         moving: list[Moving] = []
         total = [0.0] * (len(MET) + 1)
-        mask = 0
-        for i in ids:
-            mask |= 1 << i
-        outside = ~mask
+        outside = ~mask_of(ids)
         main, crossed = self._crossed(ids)
         left_behind = self._left_behind(ids, loops) if loops is not None else ()
         # Slots written, and where in ``ids`` each buffer is made first.

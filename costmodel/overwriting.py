@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusewise.costmodel.meeting import Met
-from fusewise.schedule.problem import Node, Problem
+from fusewise.schedule.problem import Node, Problem, mask_of
 
 
 class Overwriting:
@@ -20,7 +20,7 @@ class Overwriting:
         """``nodes`` in topological order; ``rank`` is the number of each by name."""
         self._over = [_overwritten(node, problem, rank) for node in nodes]
         self._updates = [_updated(node, problem) for node in nodes]
-        self._possible = sum(1 << i for i in range(len(nodes)) if self._over[i] or self._updates[i])
+        self._possible = mask_of(i for i in range(len(nodes)) if self._over[i] or self._updates[i])
 
     def bytes(self, ids: Sequence[int], mask: int, met: Met) -> float:
         """Bytes that the group of the nodes ``ids``, ascending, writes where it read.

@@ -48,15 +48,9 @@ _LINES_NS: Final = 1.5
 class Tile(NamedTuple):
     """The blocks of one kernel."""
 
-    programs: float
-    #: Turns that the loop over a reduction takes in each.
-    turns: float
-    elements: float
-    along: float
-    #: Along the inner dimension outside the reduction, and along the others.
-    across: float
-    outer: float
-    warps: float
+    #: What is cut into the blocks, and whether a warp goes along the reduction.
+    grid: Grid
+    inner: bool
     persistent: bool
     #: Whether rows end where a block does.
     even: bool
@@ -82,9 +76,41 @@ class Tile(NamedTuple):
     spread: float
     #: Values that a turn of the loop loads from new places.
     turn_loads: int
-    #: What is cut into the blocks, and whether a warp goes along the reduction.
-    grid: Grid
-    inner: bool
+
+    @property
+    def programs(self) -> float:
+        """Blocks."""
+        return self.grid.programs
+
+    @property
+    def turns(self) -> float:
+        """Turns that the loop over a reduction takes in each."""
+        return self.grid.turns
+
+    @property
+    def elements(self) -> int:
+        """Those of a block."""
+        return self.grid.elements
+
+    @property
+    def along(self) -> int:
+        """Elements of a block along the reduction."""
+        return self.grid.block.along
+
+    @property
+    def across(self) -> int:
+        """The same along the inner dimension outside the reduction."""
+        return self.grid.block.across[0]
+
+    @property
+    def outer(self) -> int:
+        """The same along the other dimensions."""
+        return math.prod(self.grid.block.across[1:])
+
+    @property
+    def warps(self) -> int:
+        """Those of a block."""
+        return self.grid.block.warps
 
 
 def tile_of(
@@ -132,8 +158,7 @@ def tile_of(
         tile = _tile(block, (rows,), length, movers, cores, loads, False, False, along)
         programs = tile.programs * tile.turns
         waves = _waves(block, programs, cores, loads)
-        grid = tile.grid.run_as(programs, 1.0)
-        return tile._replace(programs=programs, turns=1.0, waves=waves, grid=grid)
+        return tile._replace(waves=waves, grid=tile.grid.run_as(programs, 1.0))
     # Along a single dimension nothing is shared out.
     shares = shares if len(extents) > 1 else ()
     if persistent:
@@ -189,9 +214,8 @@ def _both_ways(
     tile = _tile(block, (rows,), length, movers, cores, 2, persistent=True, tuned=True, inner=True)
     programs, turns = math.ceil(rows / each), each // across
     ahead = min(max(turns // 4, 1), 3)
-    grid = tile.grid.run_as(programs, turns / ahead)
     waves = _waves(block, programs, cores, 2)
-    return tile._replace(programs=programs, turns=turns / ahead, waves=waves, grid=grid)
+    return tile._replace(waves=waves, grid=tile.grid.run_as(programs, turns / ahead))
 
 
 def _fastest(
@@ -267,20 +291,15 @@ def _tile(
         requests += asked
         spread += over
         turn_loads += loaded
-    elements, programs, turns = grid.elements, grid.programs, grid.turns
+    positions = grid.programs * grid.turns * grid.elements
     return Tile(
-        programs=programs,
-        turns=turns,
-        elements=elements,
-        along=block.along,
-        across=block.across[0],
-        outer=math.prod(block.across[1:]),
-        warps=block.warps,
+        grid=grid,
+        inner=inner,
         persistent=persistent,
         even=length % block.along == 0,
         tuned=tuned,
-        waves=_waves(block, programs, cores, loads),
-        padding=max(programs * turns * elements / max(grid.rows * length, 1) - 1.0, 0.0),
+        waves=_waves(block, grid.programs, cores, loads),
+        padding=max(positions / max(grid.rows * length, 1) - 1.0, 0.0),
         row_threads=_row_threads(block, inner) if length > 1 else 1.0,
         sectors=sectors,
         stored=stored,
@@ -290,8 +309,6 @@ def _tile(
         requests=requests,
         spread=spread,
         turn_loads=turn_loads,
-        grid=grid,
-        inner=inner,
     )
 
 

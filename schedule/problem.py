@@ -8,7 +8,7 @@ stored problems can be given new features later without measuring again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -221,6 +221,14 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
                 if waiting[c] == 0:
                     ready.append(c)
         return order
+
+
+def mask_of(ids: Iterable[int]) -> int:
+    """The bitset of these numbers."""
+    mask = 0
+    for i in ids:
+        mask |= 1 << i
+    return mask
 
 
 def bits(mask: int) -> list[int]:
