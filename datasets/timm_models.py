@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -33,8 +33,9 @@ _SMALL = re.compile(
 _LEFT_OUT = re.compile(
     r"^test_|_(3\d\d|4\d\d|5\d\d|\d{4})$|large|huge|giant|enormous|base|so\d+m|_\d+b(_|$)"
 )
-#: Sides of images, for models that take any.
-_SIDES: Final = (96, 128, 160, 192, 224, 256)
+#: Sides of images. Half of them are multiples of _STEP, as images are resized to for most models,
+#: and half are any, as photographs have: then few extents inside of the model are even.
+_LEAST_SIDE, _MOST_SIDE, _STEP = 96, 512, 32
 _BATCH, _MOST_BATCH = 4, 64
 _MOST_BLOCKS: Final = 12
 _DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -111,42 +112,57 @@ class TimmCorpus:
 
 
 def _built(timm: ModuleType, model: str, source: random.Random, scale: float) -> list[Block]:
-    """The model's blocks, at a drawn side or else at the side that it is made for."""
+    """The model's blocks, for images of a drawn size or else of the size that it is made for."""
+    settings = timm.get_pretrained_cfg(model) or timm.models.PretrainedCfg()
+    channels, *made_for = settings.input_size
+    sizes = [_drawn_size(settings, source), tuple(made_for)]
+    share = source.triangular(0, 1, 0.85)
+    dtype = source.choices(_DTYPES, _DTYPE_WEIGHTS)[0]
+    training, channels_last = source.random() < 0.5, source.random() < 0.5  # noqa: PLR2004
+    for number, (height, width) in enumerate(sizes):
+        # Of large images fewer fit.
+        most = min(_MOST_BATCH, _BATCH * scale) * min(1.0, 224**2 / (height * width))
+        # Batch norm refuses statistics of a single value.
+        batch = max(2 if training else 1, int(max(1.0, most) ** share))
+        images = torch.randn(batch, channels, height, width, dtype=dtype)
+        try:
+            told = {"img_size": height if height == width else (height, width)}
+            module = _made(timm, model, told if settings.fixed_input_size else {})
+            module = module.to(dtype).train(training).requires_grad_(training)
+            if channels_last:
+                module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                images = images.contiguous(memory_format=torch.channels_last)
+            return blocks(module, (images,), {})
+        except CorpusError:
+            if number + 1 == len(sizes):
+                raise
+    raise AssertionError("unreachable: the last size returns or raises")
+
+
+def _drawn_size(settings: Any, source: random.Random) -> tuple[int, int]:
+    """Height and width; square where the model is made for one size, which then is a whole one."""
+    least = max(_LEAST_SIDE, *(settings.min_input_size or (0,)))
+
+    def side() -> int:
+        drawn = int(least * (_MOST_SIDE / least) ** source.random())
+        whole = settings.fixed_input_size or source.random() < 0.5  # noqa: PLR2004
+        return max(least, drawn // _STEP * _STEP) if whole else drawn
+
+    height = side()
+    square = settings.fixed_input_size or source.random() < 0.5  # noqa: PLR2004
+    return height, height if square else side()
+
+
+def _made(timm: ModuleType, model: str, options: Mapping[str, Any]) -> nn.Module:
     try:
-        module: nn.Module = timm.create_model(model, pretrained=False)
+        module: nn.Module = timm.create_model(model, pretrained=False, **options)
     except Exception as error:
         raise CorpusError(
             f"timm {timm.__version__} cannot build {model}: {error}",
             subject=_SUBJECT,
             remedy="install another version of timm, or leave the family out",
         ) from error
-    settings: dict[str, Any] = getattr(module, "pretrained_cfg", None) or {}
-    channels, height, width = settings.get("input_size") or (3, 224, 224)
-    sides = [(height, width)]
-    if not settings.get("fixed_input_size", True):
-        least = max(settings.get("min_input_size") or (3, 1, 1))
-        fitting = [side for side in _SIDES if least <= side <= height] or [height]
-        sides.insert(0, (source.choice(fitting),) * 2)
-    # Of large images fewer fit.
-    most = min(_MOST_BATCH, _BATCH * scale) * min(1.0, 224**2 / (height * width))
-    batch = int(max(1.0, most) ** source.triangular(0, 1, 0.85))
-    dtype = source.choices(_DTYPES, _DTYPE_WEIGHTS)[0]
-    training, channels_last = source.random() < 0.5, source.random() < 0.5  # noqa: PLR2004
-    module = module.to(dtype).train(training).requires_grad_(training)
-    if channels_last:
-        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    # Batch norm refuses statistics of a single value.
-    shape = max(batch, 2) if training else batch, channels
-    for number, side in enumerate(sides):
-        images = torch.randn(*shape, *side, dtype=dtype)
-        if channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        try:
-            return blocks(module, (images,), {})
-        except CorpusError:
-            if number + 1 == len(sides):
-                raise
-    raise AssertionError("unreachable: the last side returns or raises")
+    return module
 
 
 def _variants(timm: ModuleType, family: str) -> list[str]:

@@ -28,7 +28,7 @@ _MOST_DRAWN = 2**21
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _DTYPE_WEIGHTS = (0.4, 0.45, 0.15)
 
-#: Widths that models have: powers of two and not.
+#: Widths that models have: powers of two and not. Half of the time, a width is any number.
 _WIDTHS = (16, 32, 40, 48, 64, 80, 96, 127, 128, 160, 192, 197, 256, 320, 384, 512, 640, 768)
 _WIDE = (*_WIDTHS, 1000, 1024, 1280, 1536, 2048, 3072, 4096, 5120, 8192, 14336)
 
@@ -83,7 +83,8 @@ class Draw:
     def width(self, *, wide: bool = True) -> int:
         """Extent of an innermost dimension; at most the square root of numel times eight."""
         most = max(16, int(8 * self.numel**0.5))
-        return self.choice([w for w in (_WIDE if wide else _WIDTHS) if w <= most])
+        known = [w for w in (_WIDE if wide else _WIDTHS) if w <= most]
+        return self.log_between(known[0], known[-1]) if self.chance(0.5) else self.choice(known)
 
     def shape(self, rank: int, *, wide: bool = True) -> tuple[int, ...]:
         """A shape of about ``numel`` elements whose last dimension is a :meth:`width`."""

@@ -18,7 +18,7 @@ from fusewise.datasets.transformers_models.cut_down import (
     told,
     width_of,
 )
-from fusewise.datasets.transformers_models.sizes import VOCABULARY, Sizes, drawn_ids
+from fusewise.datasets.transformers_models.sizes import VOCABULARY, Sizes, drawn_ids, spread
 
 #: From drawn sizes and a configuration to keyword arguments of the call.
 Inputs = Callable[[Sizes, Any], dict[str, Tensor]]
@@ -26,8 +26,8 @@ Inputs = Callable[[Sizes, Any], dict[str, Tensor]]
 _SIDE: Final = 224
 _FRAMES_OF_VIDEO: Final = 8
 _MELS: Final = 80
-#: A second of sound in samples, half a minute in spectra.
-_SAMPLES, _FRAMES = 16000, 3000
+#: Samples of a quarter of a second of sound and of five; half a minute in spectra.
+_LEAST_SAMPLES, _MOST_SAMPLES, _FRAMES = 4000, 80000, 3000
 #: Channels of the first layers, for each pixel.
 _FIRST_CHANNELS: Final = 8
 
@@ -64,14 +64,15 @@ def listed_video(sizes: Sizes, config: Any) -> dict[str, Tensor]:
 
 
 def listed_sound(sizes: Sizes, config: Any) -> dict[str, Tensor]:
-    """A second of sound."""
+    """Some seconds of sound."""
     del config
+    samples = spread(sizes.source, _LEAST_SAMPLES, _MOST_SAMPLES)
     # First layers have far more channels for a sample than for a pixel.
-    return {"input_values": torch.randn(_batch(sizes, _SAMPLES * _FIRST_CHANNELS), _SAMPLES)}
+    return {"input_values": torch.randn(_batch(sizes, samples * _FIRST_CHANNELS), samples)}
 
 
 def listed_sound_of_a_channel(sizes: Sizes, config: Any) -> dict[str, Tensor]:
-    """A second of sound, with an extent for its single channel."""
+    """Some seconds of sound, with an extent for its single channel."""
     return {name: sound[:, None] for name, sound in listed_sound(sizes, config).items()}
 
 

@@ -55,11 +55,11 @@ class Sizes:
         most_width = min(_MOST_WIDTH, _WIDTH * scale**0.75)
         per_head = source.choice([w for w in (16, 32, 64, 128) if heads * w <= most_width] or [8])
         width = heads * per_head
-        length = _spread(
+        length = spread(
             source, _LEAST_LENGTH, max(_LEAST_LENGTH, min(_MOST_LENGTH, _LENGTH * scale))
         )
-        # Most sequences are padded to a power of two or a multiple of 8, some are not.
-        length = length if source.random() < 0.2 else length // 8 * 8  # noqa: PLR2004
+        # Many sequences are padded to a power of two or a multiple of 8, many are not.
+        length = length if source.random() < 0.5 else length // 8 * 8  # noqa: PLR2004
         most_batch = min(
             _MOST_BATCH,
             _BATCH * scale**0.75,
@@ -70,7 +70,7 @@ class Sizes:
             width=width,
             heads=heads,
             layers=source.choice((1, 2)),
-            batch=_spread(source, 1, max(1.0, most_batch)),
+            batch=spread(source, 1, max(1.0, most_batch)),
             length=length,
             dtype=source.choices(_DTYPES, _DTYPE_WEIGHTS)[0],
             training=source.random() < 0.5,  # noqa: PLR2004
@@ -177,6 +177,6 @@ def drawn_ids(batch: int, length: int, known: int) -> Tensor:
     return torch.randint(min(_FIRST_TOKEN, known - 1), known, (batch, length))
 
 
-def _spread(source: random.Random, low: float, high: float) -> int:
+def spread(source: random.Random, low: float, high: float) -> int:
     """Of every order of magnitude, the larger ones more often: the smallest all take as long."""
     return int(low * (high / low) ** source.triangular(0, 1, 0.85))
