@@ -73,7 +73,7 @@ def _overwritten(
         users = [rank.get(name) for name in buffer.users]
         if any(user is None for user in users):
             continue
-        readers = sum(1 << user for user in set(users) if user is not None)
+        readers = mask_of(user for user in users if user is not None)
         found.append((read.bytes, read.buffer, write.buffer, readers))
     return found
 

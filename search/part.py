@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from fusewise.schedule.problem import bits
+from fusewise.schedule.problem import bits, mask_of
 from fusewise.search.ledger import Ledger
 from fusewise.search.region import Terrain
 from fusewise.search.tree import Join, Leaf, Tree, subtrees
@@ -70,7 +70,7 @@ class Part:
         self._near = [0] * len(ids)
         # Nodes that must run after a node and after something outside that must run after it too.
         self._apart = [0] * len(ids)
-        own = sum(1 << i for i in ids)
+        own = mask_of(ids)
         for at, i in enumerate(ids):
             outside = ancestors[i] & ~own
             for j in bits(ancestors[i] & own):
@@ -291,7 +291,7 @@ class Part:
         known = self._permitted.get(mask)
         if known is None:
             whole = all(bound & mask in (0, bound) for bound in self._bound)
-            known = whole and self._permits(sum(1 << self.ids[i] for i in bits(mask)))
+            known = whole and self._permits(mask_of(self.ids[i] for i in bits(mask)))
             self._permitted[mask] = known
         return known
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from fusewise.schedule.patterns import operations
 from fusewise.schedule.plan import Plan
-from fusewise.schedule.problem import Node, Problem, bits
+from fusewise.schedule.problem import Node, Problem, bits, mask_of
 from fusewise.schedule.rules import BOUNDS, LOWERING, PAIRED, Rule, RuleSet, Selector
 from fusewise.search.legality import Legality, Verdict
 from fusewise.search.tree import Tree
@@ -133,7 +133,7 @@ class Rulings:
 
     def _mask(self, selector: Selector) -> int:
         found = self._operations(selector)
-        return sum(1 << i for i, names in enumerate(found) if names)
+        return mask_of(i for i, names in enumerate(found) if names)
 
     def _rows(self, at: int) -> dict[int, int]:
         """For each node that rule ``at`` speaks of the bitset of those it pairs it with."""
@@ -177,7 +177,7 @@ class Rulings:
     def demands(self) -> tuple[Demand, ...]:
         """All demands on nodes that share data, those of the strongest rule first."""
         kinds = [node.kind for node in self.problem.nodes]
-        open_to = sum(1 << i for i, kind in enumerate(kinds) if kind not in _CLOSED)
+        open_to = mask_of(i for i, kind in enumerate(kinds) if kind not in _CLOSED)
         found = [
             Demand(self._decider(i, j), i, j)
             for i, row in enumerate(self._demanded)
@@ -245,7 +245,7 @@ class Rulings:
     def violations(self, plan: Plan) -> Iterator[Refused]:
         """What ``plan`` does that a rule forbids."""
         for group in plan.groups:
-            found = self.refused(sum(1 << self.problem.index[name] for name in group))
+            found = self.refused(mask_of(self.problem.index[name] for name in group))
             if found is not None:
                 yield Refused(found.rule, f"{'+'.join(group)}: {found.detail}")
 

@@ -14,6 +14,7 @@ from fusewise.compiler.inductor.fusion_trace import Asked, Fused, FusionTrace
 from fusewise.compiler.inductor.refusals import Refusal
 from fusewise.costmodel.plan_cost import PlanCost
 from fusewise.schedule.plan import Plan
+from fusewise.schedule.problem import mask_of
 from fusewise.search.rules import Refused, Rulings
 
 
@@ -199,7 +200,7 @@ def _ruled_by_now(fate: Fate, nodes: Sequence[str], chosen: Plan, rulings: Rulin
 
 def _refused(nodes: Sequence[str], rulings: Rulings) -> Refused | None:
     index = rulings.problem.index
-    return rulings.refused(sum(1 << index[name] for name in nodes))
+    return rulings.refused(mask_of(index[name] for name in nodes))
 
 
 def _together(group_of: Mapping[str, int], nodes: Sequence[str]) -> bool:

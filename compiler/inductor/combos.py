@@ -22,6 +22,7 @@ from fusewise.compiler.inductor.hooks import is_subgraph
 from fusewise.compiler.inductor.plans import members, owners
 from fusewise.compiler.inductor.replacing import holding, once
 from fusewise.schedule.errors import PlanError
+from fusewise.schedule.problem import mask_of
 from fusewise.schedule.rules import RuleSet
 from fusewise.search.rules import Rulings
 
@@ -170,7 +171,7 @@ def _kept(
     rulings, owner = Rulings(problem, rules), owners(leaves)
 
     def mask(node: _Node) -> int:
-        return sum(1 << problem.index[name] for name in members(node, owner))
+        return mask_of(problem.index[name] for name in members(node, owner))
 
     return [part for nodes in groups for part in parted(nodes, mask, rulings.permits)]
 
