@@ -1,6 +1,7 @@
 """Names of programs that are drawn: ``family/seed-number``, all that is needed to draw them again.
 
-What corpora of drawn programs share. Knows nothing of what the programs are.
+What corpora of drawn programs share, with how sizes are drawn. Knows nothing of what the programs
+are.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import itertools
+import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fusewise.schedule.errors import CorpusError
@@ -49,6 +51,11 @@ def family_of(name: str, known: Collection[str], corpus: str) -> str:
         )
     _check_known(family, known, corpus)
     return family
+
+
+def spread(source: random.Random, low: float, high: float) -> int:
+    """Of every order of magnitude, the larger ones more often: the smallest all take as long."""
+    return int(low * (high / low) ** source.triangular(0, 1, 0.85))
 
 
 def _check_known(family: str, known: Collection[str], corpus: str) -> None:

@@ -126,8 +126,10 @@ def _built(timm: ModuleType, model: str, source: random.Random, scale: float) ->
         batch = max(2 if training else 1, int(max(1.0, most) ** share))
         images = torch.randn(batch, channels, height, width, dtype=dtype)
         try:
-            told = {"img_size": height if height == width else (height, width)}
-            module = _made(timm, model, told if settings.fixed_input_size else {})
+            told = {}
+            if settings.fixed_input_size:
+                told["img_size"] = height if height == width else (height, width)
+            module = _made(timm, model, told)
             module = module.to(dtype).train(training).requires_grad_(training)
             if channels_last:
                 module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -142,9 +144,10 @@ def _built(timm: ModuleType, model: str, source: random.Random, scale: float) ->
 def _drawn_size(settings: Any, source: random.Random) -> tuple[int, int]:
     """Height and width; square where the model is made for one size, which then is a whole one."""
     least = max(_LEAST_SIDE, *(settings.min_input_size or (0,)))
+    most = max(least, _MOST_SIDE)
 
     def side() -> int:
-        drawn = int(least * (_MOST_SIDE / least) ** source.random())
+        drawn = int(least * (most / least) ** source.random())
         whole = settings.fixed_input_size or source.random() < 0.5  # noqa: PLR2004
         return max(least, drawn // _STEP * _STEP) if whole else drawn
 

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fusewise.datasets.drawn import spread
+
 T = TypeVar("T")
 
 #: Elements of the smallest main tensor, at any scale: kernels that do next to nothing occur on
@@ -28,7 +30,7 @@ _MOST_DRAWN = 2**21
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _DTYPE_WEIGHTS = (0.4, 0.45, 0.15)
 
-#: Widths that models have: powers of two and not. Half of the time, a width is any number.
+#: Widths that models have: powers of two and not.
 _WIDTHS = (16, 32, 40, 48, 64, 80, 96, 127, 128, 160, 192, 197, 256, 320, 384, 512, 640, 768)
 _WIDE = (*_WIDTHS, 1000, 1024, 1280, 1536, 2048, 3072, 4096, 5120, 8192, 14336)
 
@@ -58,9 +60,8 @@ class Draw:
         self.dtype: torch.dtype = self.random.choices(_DTYPES, _DTYPE_WEIGHTS)[0]
         largest = max(64.0, _LARGEST_BYTES * scale / self.dtype.itemsize)
         smallest = min(_SMALLEST, largest / 4)
-        #: Elements of the program's main tensor: of every order of magnitude, the larger ones
-        #: more often.
-        self.numel = int(smallest * (largest / smallest) ** self.random.triangular(0, 1, 0.85))
+        #: Elements of the program's main tensor.
+        self.numel = spread(self.random, smallest, largest)
         #: Whether a family that can be trained is.
         self.training = self.chance(0.5)
 
@@ -81,7 +82,10 @@ class Draw:
         return round(self._log_uniform(low, max(low, high)))
 
     def width(self, *, wide: bool = True) -> int:
-        """Extent of an innermost dimension; at most the square root of numel times eight."""
+        """Extent of an innermost dimension; at most the square root of numel times eight.
+
+        As models have it, or any number.
+        """
         most = max(16, int(8 * self.numel**0.5))
         known = [w for w in (_WIDE if wide else _WIDTHS) if w <= most]
         return self.log_between(known[0], known[-1]) if self.chance(0.5) else self.choice(known)

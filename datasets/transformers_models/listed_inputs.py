@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from fusewise.datasets.drawn import spread
 from fusewise.datasets.transformers_models.cut_down import (
     heads_of,
     most_length,
@@ -18,7 +19,7 @@ from fusewise.datasets.transformers_models.cut_down import (
     told,
     width_of,
 )
-from fusewise.datasets.transformers_models.sizes import VOCABULARY, Sizes, drawn_ids, spread
+from fusewise.datasets.transformers_models.sizes import VOCABULARY, Sizes, drawn_ids
 
 #: From drawn sizes and a configuration to keyword arguments of the call.
 Inputs = Callable[[Sizes, Any], dict[str, Tensor]]
@@ -64,7 +65,7 @@ def listed_video(sizes: Sizes, config: Any) -> dict[str, Tensor]:
 
 
 def listed_sound(sizes: Sizes, config: Any) -> dict[str, Tensor]:
-    """Some seconds of sound."""
+    """Up to five seconds of sound."""
     del config
     samples = spread(sizes.source, _LEAST_SAMPLES, _MOST_SAMPLES)
     # First layers have far more channels for a sample than for a pixel.
@@ -72,7 +73,7 @@ def listed_sound(sizes: Sizes, config: Any) -> dict[str, Tensor]:
 
 
 def listed_sound_of_a_channel(sizes: Sizes, config: Any) -> dict[str, Tensor]:
-    """Some seconds of sound, with an extent for its single channel."""
+    """The same, with an extent for its single channel."""
     return {name: sound[:, None] for name, sound in listed_sound(sizes, config).items()}
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal, Protocol
 import torch
 from torch import Tensor
 
+from fusewise.datasets.drawn import spread
+
 #: Tokens and classes that models know. Real ones are larger; then the last product is all there is.
 VOCABULARY: Final = 1024
 #: The first few have a meaning to some models (padding, end of text).
@@ -175,8 +177,3 @@ def token_ids(sizes: Sizes, length: int) -> Tensor:
 def drawn_ids(batch: int, length: int, known: int) -> Tensor:
     """Texts of that length, of a model that knows so many tokens."""
     return torch.randint(min(_FIRST_TOKEN, known - 1), known, (batch, length))
-
-
-def spread(source: random.Random, low: float, high: float) -> int:
-    """Of every order of magnitude, the larger ones more often: the smallest all take as long."""
-    return int(low * (high / low) ** source.triangular(0, 1, 0.85))

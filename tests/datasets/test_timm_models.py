@@ -115,6 +115,7 @@ def test_models_are_given_as_their_blocks(
         assert first.fingerprint == second.fingerprint != ""
         given = tensors(first.args), tensors(second.args)
         assert all(torch.equal(a, b) for a, b in zip(*given, strict=True))
+        assert first.args[0].shape[1] == 8
         run(first)
         trained.add(first.training)
     assert trained == {False, True}
