@@ -32,6 +32,7 @@ from fusewise.costmodel.frames import Frames
 from fusewise.costmodel.hints import reduction_hints
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.layout import SECTOR_BYTES
+from fusewise.costmodel.lookups import each_once
 from fusewise.costmodel.means import (
     EACH_NODE,
     MAIN_NODE,
@@ -161,7 +162,8 @@ class Featurizer:
         # Whoever must run earlier has fewer ancestors, so this order is topological.
         ancestors = problem.ancestors
         order = sorted(range(len(problem.nodes)), key=lambda i: (ancestors[i].bit_count(), i))
-        nodes = [wanted(updates_counted(problem.nodes[i], problem)) for i in order]
+        counted = (updates_counted(problem.nodes[i], problem) for i in order)
+        nodes = [each_once(wanted(node), problem) for node in counted]
         self._rank = {node.name: i for i, node in enumerate(nodes)}
         self._order = [node.order for node in nodes]
         self._meeting = Meeting(problem, profile, nodes, self._rank)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewise.costmodel.dimensions import Mover, Shape, mover_of
 from fusewise.costmodel.layout import SECTOR_BYTES, Layout, layout_of, merged_loops, turned
-from fusewise.costmodel.lookups import sought_along
+from fusewise.costmodel.lookups import found_beside, sought_along
 from fusewise.costmodel.meeting import Met, Moving
 from fusewise.schedule.problem import Node, Problem
 
@@ -193,7 +193,7 @@ class Frames:
         movers = []
         beside = self._along_rows(ids, main, moving)
         first: dict[int, int] = {}
-        looked_up: Counter[tuple[int, ...]] = Counter()
+        looked_up: Counter[Hashable] = Counter()
         for i, key, size, written, again in moving:
             under = frames[i].accesses.get(key)
             if under is None or (beside and not written and (i, key[0]) in beside):
@@ -214,7 +214,8 @@ class Frames:
             else:
                 near = 0 < abs(origin - again_at) * under.layout.itemsize < _NEAR
             if under.anywhere and self._blocks and not written:
-                near = _beside(under.layout, place, looked_up)
+                sector = (place, under.layout.origin * under.layout.itemsize // SECTOR_BYTES)
+                near = found_beside(sector, under.layout.origin, looked_up)
             told = (size, written, near, again)
             mover = under.movers.get(told)
             if mover is None:
@@ -259,20 +260,6 @@ def _placed(node: Node, loops: int) -> list[set[int]]:
         reads = Counter(a.buffer for a in node.reads)
         return [{at} for at in range(loops)] if max(reads.values(), default=0) >= _WINDOW else []
     return [{at for at in range(loops) if along >> at & 1} for along in told]
-
-
-def _beside(layout: Layout, place: int, seen: Counter[tuple[int, ...]]) -> bool:
-    """Whether a lookup has the sector of an earlier one: another component of the row found there.
-
-    So many rows are looked up as the component has that is looked up most: one index is loaded
-    once, whichever of them it tells. ``seen`` counts the lookups of each component and is kept up.
-    """
-    sector = (place, layout.origin * layout.itemsize // SECTOR_BYTES)
-    own = (*sector, layout.origin)
-    seen[own] += 1
-    more = seen[own] > seen[sector]
-    seen[sector] += more
-    return not more
 
 
 def _layouts(

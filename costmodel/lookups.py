@@ -6,10 +6,13 @@ Judges by the accesses and operations of one node alone; indices themselves are 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
-from fusewise.costmodel.geometry import looked_up_steps
+import msgspec
+
+from fusewise.costmodel.geometry import formula_of, looked_up_steps
 from fusewise.schedule.problem import Access, Node, Problem
 
 #: Dtypes of indices.
@@ -18,6 +21,9 @@ _INTEGER: Final = re.compile(r"int(16|32|64)$")
 _GIVEN: Final = ("index", "gather", "scatter", "embedding", "take")
 #: What the compiler takes others apart into, which look up where it computes itself: resizing.
 _COMPUTED: Final = "_unsafe_"
+#: A place in an index, by the number that its node gives it, and by none.
+_NUMBERED: Final = re.compile(r"(?:tmp|indirect)(\d+)")
+_PLACE: Final = "place"
 #: Operations that find places: how many there are tells those of one node from another's.
 _FINDING: Final = frozenset(
     {"ceil", "floor", "index_expr", "indirect_indexing", "maximum", "minimum"}
@@ -31,14 +37,83 @@ def computes_places(node: Node) -> bool:
     )
 
 
+def each_once(node: Node, problem: Problem) -> Node:
+    """``node`` without those of its lookups that must be others of them, told anew.
+
+    A value that is used several times is written out as often, with another number of its place
+    each time, and the compiler finds them to be the same. Of a buffer, by one kind of index, there
+    are no more than the indices that are loaded tell places.
+    """
+    indices = len(loaded_indices(node, problem))
+    if not indices or computes_places(node):
+        return node
+    again = {
+        key
+        for key, (index, turn) in lookups_told(node.reads).items()
+        if turn >= indices ** max(index.count(_PLACE), 1)
+    }
+    if not again:
+        return node
+    reads = tuple(a for a in node.reads if (a.buffer, a.index) not in again)
+    return msgspec.structs.replace(node, reads=reads)
+
+
 def places_sought(node: Node, problem: Problem) -> Hashable:
     """What is equal for nodes that look up the same places in the same buffer by the same index.
 
     An index says that a place was told, not which: one corner of an interpolation is found by
     other bounds than the next, one table's rows by another's numbers.
     """
-    finding = tuple(sorted(count for count in node.ops if count[0] in _FINDING))
+    finding: tuple[tuple[str, int], ...] = ()
+    if computes_places(node):
+        finding = tuple(sorted(count for count in node.ops if count[0] in _FINDING))
     return finding, frozenset((a.buffer, a.index) for a in loaded_indices(node, problem))
+
+
+def lookups_told(accesses: Iterable[Access]) -> dict[tuple[str, str], tuple[str, int]]:
+    """What tells the lookups of one node apart, by buffer and index, and is equal in all nodes.
+
+    Each node numbers its places anew, and what one has at ``4*tmp0 + 1`` another has at ``4*tmp2 +
+    1``. So it is the index without numbers, and which of its node's by such an index it is.
+    """
+    found = {}
+    turns: Counter[tuple[str, str]] = Counter()
+    looked_up = {(a.buffer, a.index) for a in accesses if a.looked_up}
+    for key in sorted(looked_up, key=lambda key: [int(n) for n in _NUMBERED.findall(key[1])]):
+        alike = key[0], _NUMBERED.sub(_PLACE, key[1])
+        found[key] = (alike[1], turns[alike])
+        turns[alike] += 1
+    return found
+
+
+def component_of(access: Access, line_bytes: int) -> tuple[Hashable, int]:
+    """What is equal for lookups of one line of a row if they have the place in common, and the
+    component of the row.
+
+    Vertices, cells and boxes are rows of a few components, each of which is read by an index of its
+    own: ``4*tmp0``, ``4*tmp1 + 1`` and so on.
+    """
+    formula = formula_of(access.index)
+    if formula is None:
+        return access.index, 0
+    origin = formula.at({})
+    steps = tuple(formula.at({name: 1}) - origin for name in formula.names)
+    line = origin * access.itemsize // line_bytes
+    return (access.buffer, looked_up_steps(access.index), steps, formula.sizes, line), origin
+
+
+def found_beside(line: Hashable, component: int, seen: Counter[Hashable]) -> bool:
+    """Whether a lookup has the line of an earlier one: another component of the row found there.
+
+    So many rows are looked up as the component has that is looked up most: one index is loaded
+    once, whichever of them it tells. ``seen`` counts the lookups of each line and component and is
+    kept up.
+    """
+    own = (line, component)
+    seen[own] += 1
+    more = seen[own] > seen[line]
+    seen[line] += more
+    return not more
 
 
 def loaded_indices(node: Node, problem: Problem) -> list[Access]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 from fusewise.costmodel.device import DeviceProfile
-from fusewise.costmodel.lookups import follows_loops
+from fusewise.costmodel.lookups import follows_loops, found_beside
 from fusewise.costmodel.loops import loops_in
 from fusewise.costmodel.partials import largest_read
-from fusewise.costmodel.touches import AT, MET, NOT_SUMMED, Touches, moving_reads
+from fusewise.costmodel.touches import AT, MET, NOT_SUMMED, Touches
 from fusewise.schedule.problem import Node, Problem, mask_of
 
 _LINE, _ACROSS, _RUNS, _UNALIGNED = (
@@ -89,12 +90,10 @@ class Meeting:
             for node, along in zip(nodes, follows, strict=True)
         ]
         self._reads = [
-            [touches.read(a, node, along=along) for a in moving_reads(node, problem)]
-            for node, along in zip(nodes, follows, strict=True)
+            touches.reads(node, along=along) for node, along in zip(nodes, follows, strict=True)
         ]
         self._writes = [
-            [touches.write(a, node, along=along) for a in node.writes]
-            for node, along in zip(nodes, follows, strict=True)
+            touches.writes(node, along=along) for node, along in zip(nodes, follows, strict=True)
         ]
         # What each moves by itself is made once: groups only put it together.
         self._moves = [
@@ -209,8 +208,8 @@ class Meeting:
         corners: dict[int, int] = {}
         left: dict[int, float] = {}
         last: dict[int, int] = {}
+        rows: Counter[Hashable] = Counter()
         touched, unaligned, across = total[_TOUCHED], total[_UNALIGNED], total[_ACROSS]
-        runs, line, random = total[_RUNS], total[_LINE], total[_RANDOM]
         for position, i in enumerate(ids):
             here, bit, turned = level[i], 1 << level[i], i in crossed
             for r, move in self._moves[i][1]:
@@ -251,11 +250,11 @@ class Meeting:
                 if r.again > moved:
                     total[_CACHED] += r.again - moved
                 across += r.along if turned else r.across
-                runs += r.runs
-                line += r.line
-                random += r.random
+                total[_RUNS] += r.runs
+                if r.row is None or not found_beside(r.row, r.component, rows):
+                    total[_LINE] += r.line
+                    total[_RANDOM] += r.random
         total[_TOUCHED], total[_UNALIGNED], total[_ACROSS] = touched, unaligned, across
-        total[_RUNS], total[_LINE], total[_RANDOM] = runs, line, random
         kept = sum(position - made[buffer] for buffer, position in last.items())
         return len(left), len(seen), kept
 

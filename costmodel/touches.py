@@ -6,7 +6,7 @@ group make of each other is in ``fusewise.costmodel.meeting``.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,12 @@ import numpy as np
 
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.geometry import looked_up_steps, walk
-from fusewise.costmodel.lookups import computes_places, places_sought
+from fusewise.costmodel.lookups import (
+    component_of,
+    computes_places,
+    lookups_told,
+    places_sought,
+)
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
 #: Bytes that memory moves at least: a cache line, and a sector of one.
@@ -89,7 +94,7 @@ _SECTOR_ELEMENTS: Final = 8
 class Touch:
     """An access with all that a group needs to know of it, looked up once."""
 
-    slot: int  # identity of (buffer, index, where a lookup leads)
+    slot: int  # identity of (buffer, index, where a lookup leads, which of the node's it is)
     buffer: int
     at: int  # where its distinct bytes are summed
     bytes: int
@@ -107,6 +112,8 @@ class Touch:
     users: int  # a write: bitset of the nodes that read it
     key: tuple[str, str]
     corners: int  # of a lookup at computed places: of the buffer, at most; else 0
+    row: Hashable  # of a lookup that leads anywhere: the line of a row that it finds; else None
+    component: int  # which of the row
 
 
 def wanted(node: Node) -> Node:
@@ -142,23 +149,34 @@ class Touches:
         self._problem = problem
         self._profile = profile
         self._rank = rank
-        self._slots: dict[tuple[str, str, Hashable], int] = {}
+        self._slots: dict[tuple[str, Hashable, Hashable], int] = {}
         self._buffer_ids: dict[str, int] = {}
 
-    def read(self, access: Access, node: Node, *, along: bool) -> Touch:
-        """A read of ``node``; ``along``: of a lookup, whether it goes along the loops."""
-        return self._touch(access, node, _READ_AT, along)
+    def reads(self, node: Node, *, along: bool) -> list[Touch]:
+        """The reads of a node that move data; ``along``: whether its lookups go along its loops."""
+        return self._touches(moving_reads(node, self._problem), node, _READ_AT, along)
 
-    def write(self, access: Access, node: Node, *, along: bool) -> Touch:
-        """A write of ``node``, see :meth:`read`."""
-        return self._touch(access, node, _WRITE_AT, along)
+    def writes(self, node: Node, *, along: bool) -> list[Touch]:
+        """The writes of a node, see :meth:`reads`."""
+        return self._touches(node.writes, node, _WRITE_AT, along)
 
     def elements(self, access: Access) -> int:
         """Elements of the whole buffer."""
         size = _size_of(access, self._problem.buffer_by_name.get(access.buffer))
         return size // max(access.itemsize, 1)
 
-    def _touch(self, access: Access, node: Node, at: dict[str, int], along: bool) -> Touch:
+    def _touches(
+        self, accesses: Sequence[Access], node: Node, at: dict[str, int], along: bool
+    ) -> list[Touch]:
+        told = lookups_told(accesses)
+        return [
+            self._touch(a, node, at, along, told.get((a.buffer, a.index), a.index))
+            for a in accesses
+        ]
+
+    def _touch(
+        self, access: Access, node: Node, at: dict[str, int], along: bool, told: Hashable
+    ) -> Touch:
         buffer = self._problem.buffer_by_name.get(access.buffer)
         touched = access.touched * access.itemsize
         line_bytes = _LINE_BYTES[self._profile.kind]
@@ -171,11 +189,14 @@ class Touches:
         random = 0
         sought = None
         corners = 0
+        row, component = None, 0
         again = access.bytes
         if access.looked_up:
             sought = places_sought(node, self._problem)
             computed = computes_places(node)
             corners = _corners(access, node) if computed else 0
+            if not along and not computed:
+                row, component = component_of(access, line_bytes)
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
             rows = steps.step == 1
             if along:
@@ -195,7 +216,7 @@ class Touches:
             line = access.bytes * line_bytes / run_bytes
         outside, users = self._needed_by(buffer)
         return Touch(
-            slot=self._slots.setdefault((access.buffer, access.index, sought), len(self._slots)),
+            slot=self._slots.setdefault((access.buffer, told, sought), len(self._slots)),
             buffer=self._buffer_ids.setdefault(access.buffer, len(self._buffer_ids)),
             at=at[kind],
             bytes=access.bytes,
@@ -214,6 +235,8 @@ class Touches:
             users=users,
             key=(access.buffer, access.index),
             corners=corners,
+            row=row,
+            component=component,
         )
 
     def _needed_by(self, buffer: Buffer | None) -> tuple[bool, int]:

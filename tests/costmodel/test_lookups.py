@@ -11,7 +11,7 @@ import pytest
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer
-from fusewise.costmodel.lookups import follows_loops
+from fusewise.costmodel.lookups import each_once, follows_loops
 from fusewise.costmodel.roofline import roofline_us
 from fusewise.schedule.problem import Access, Buffer, Node, Problem
 
@@ -128,13 +128,19 @@ def test_what_is_sought_along_a_loop_moves_along_that(gpu: DeviceProfile, lookup
     assert lines < turns / 16
 
 
-def table_lookup(lookup: Lookup, entries: int, indices: tuple[str, ...]) -> Problem:
-    """Elements of a table at ``indices``, each place told by the one map."""
+def table_lookup(
+    lookup: Lookup, entries: int, indices: tuple[str, ...], places: int = 1
+) -> Problem:
+    """Elements of a table at ``indices``, by a map that tells so many places in each turn."""
     problem = lookup(loaded=True)
     (node,) = problem.nodes
+    told = [
+        msgspec.structs.replace(node.reads[1], index=f"{places}*i0 + {i} : {_OUT}", stride=places)
+        for i in range(places)
+    ]
     found = (Access("image", "gather", _OUT, 4 * entries, 4, 0, index) for index in indices)
-    ops = (("indirect_indexing", len(indices)), ("load", 1 + len(indices)), ("store", 1))
-    node = msgspec.structs.replace(node, reads=(*found, node.reads[1]), ops=ops)
+    ops = (("indirect_indexing", len(indices)), ("load", 2 * len(indices)), ("store", 1))
+    node = msgspec.structs.replace(node, reads=(*found, *told), ops=ops)
     image = msgspec.structs.replace(problem.buffers[0], bytes=4 * entries)
     return msgspec.structs.replace(problem, nodes=(node,), buffers=(image, *problem.buffers[1:]))
 
@@ -152,20 +158,68 @@ def test_what_a_small_table_gives_stays_near(gpu: DeviceProfile, lookup: Lookup)
     assert large["sector_bytes"] > 2 * small["sector_bytes"]
 
 
-def test_components_of_a_row_are_found_together(gpu: DeviceProfile, lookup: Lookup) -> None:
-    def sectors(*indices: str) -> float:
-        problem = table_lookup(lookup, 1 << 22, indices)
-        beside = 12 * _OUT
-        return float(2 ** Featurizer(problem, gpu).group(["op0"])[COLUMN["sector_bytes"]]) - beside
+@pytest.mark.parametrize("column", ["sector_bytes", "random_bytes"])
+def test_components_of_a_row_are_found_together(
+    gpu: DeviceProfile, lookup: Lookup, column: str
+) -> None:
+    def moved(*indices: str) -> float:
+        def amount(found: tuple[str, ...]) -> float:
+            problem = table_lookup(lookup, 1 << 22, found, places=2)
+            return float(2 ** Featurizer(problem, gpu).group(["op0"])[COLUMN[column]])
 
-    one = sectors("4*tmp0 : ")
-    assert sectors("4*tmp0 : ", "4*tmp1 + 1 : ", "4*tmp2 + 3 : ") == pytest.approx(one, rel=0.01)
+        return amount(indices) - amount(())
+
+    one = moved("4*tmp0 : ")
+    assert moved("4*tmp0 : ", "4*tmp1 + 1 : ", "4*tmp2 + 3 : ") == pytest.approx(one, rel=0.01)
     # Another place in all components, and one in which fewer of them are looked up.
     two = ("4*tmp0 : ", "4*tmp1 : ", "4*tmp2 + 1 : ", "4*tmp3 + 1 : ")
-    assert sectors(*two) == pytest.approx(2 * one, rel=0.01)
-    assert sectors(*two[:3]) == pytest.approx(2 * one, rel=0.01)
+    assert moved(*two) == pytest.approx(2 * one, rel=0.01)
+    assert moved(*two[:3]) == pytest.approx(2 * one, rel=0.01)
     # Rows longer than a sector have components in several.
-    assert sectors("16*tmp0 : ", "16*tmp1 + 8 : ") == pytest.approx(2 * one, rel=0.01)
+    assert moved("16*tmp0 : ", "16*tmp1 + 8 : ") == pytest.approx(2 * one, rel=0.01)
+
+
+def test_a_value_that_is_written_out_again_is_looked_up_once(
+    gpu: DeviceProfile, profile: DeviceProfile, lookup: Lookup
+) -> None:
+    """As that of an activation is, which uses it twice."""
+
+    def features(count: int, places: int) -> np.ndarray:
+        problem = table_lookup(lookup, 1 << 22, tuple(f"tmp{i} : " for i in range(count)), places)
+        (node,) = problem.nodes
+        # What else a node computes for it is no matter of its lookups.
+        told = msgspec.structs.replace(node, ops=(("indirect_indexing", 1), ("load", 1)))
+        return Featurizer(msgspec.structs.replace(problem, nodes=(told,)), device).group(["op0"])
+
+    for device in (gpu, profile):
+        np.testing.assert_array_equal(features(5, places=1), features(1, places=1))
+        np.testing.assert_array_equal(features(5, places=2), features(2, places=2))
+        assert not np.array_equal(features(2, places=2), features(1, places=2))
+
+
+def test_places_of_two_indices_each_are_as_many_as_their_pairs(lookup: Lookup) -> None:
+    indices = [f"512*tmp{2 * i} + tmp{2 * i + 1} : " for i in range(6)]
+    problem = table_lookup(lookup, 1 << 22, tuple(indices), places=2)
+    (node,) = problem.nodes
+    left = [access.index for access in each_once(node, problem).reads if access.looked_up]
+    # Numbers are put in order as such, not as text.
+    assert left == indices[:4]
+
+
+@pytest.mark.parametrize("component", [0, 1])
+def test_nodes_number_the_places_that_they_share_each_anew(
+    gpu: DeviceProfile, lookup: Lookup, component: int
+) -> None:
+    problem = table_lookup(lookup, 1 << 22, ("4*tmp0 : ", "4*tmp1 + 1 : "))
+    one, two = kernel_of(problem, 1, 1).nodes
+    image = two.reads[component]
+    renumbered = msgspec.structs.replace(
+        image, index=image.index.replace(f"tmp{component}", "tmp7")
+    )
+    two = msgspec.structs.replace(two, reads=(renumbered, two.reads[2]))
+    shared = msgspec.structs.replace(kernel_of(problem, 1, 1), nodes=(one, two))
+    # Two components and the map.
+    assert loads(shared, gpu) == 3
 
 
 @pytest.mark.parametrize(
