@@ -184,7 +184,7 @@ def test_a_value_that_is_written_out_again_is_looked_up_once(
 ) -> None:
     """As that of an activation is, which uses it twice."""
 
-    def features(count: int, places: int) -> np.ndarray:
+    def features(count: int, places: int, device: DeviceProfile) -> np.ndarray:
         problem = table_lookup(lookup, 1 << 22, tuple(f"tmp{i} : " for i in range(count)), places)
         (node,) = problem.nodes
         # What else a node computes for it is no matter of its lookups.
@@ -192,9 +192,10 @@ def test_a_value_that_is_written_out_again_is_looked_up_once(
         return Featurizer(msgspec.structs.replace(problem, nodes=(told,)), device).group(["op0"])
 
     for device in (gpu, profile):
-        np.testing.assert_array_equal(features(5, places=1), features(1, places=1))
-        np.testing.assert_array_equal(features(5, places=2), features(2, places=2))
-        assert not np.array_equal(features(2, places=2), features(1, places=2))
+        one, two = features(1, 1, device), features(2, 2, device)
+        np.testing.assert_array_equal(features(5, 1, device), one)
+        np.testing.assert_array_equal(features(5, 2, device), two)
+        assert not np.array_equal(one, two)
 
 
 def test_places_of_two_indices_each_are_as_many_as_their_pairs(lookup: Lookup) -> None:
