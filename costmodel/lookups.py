@@ -1,6 +1,6 @@
 """Where a node's lookups lead: anywhere, as loaded indices do, or on as its loops do.
 
-Judges by the accesses and operations of one node alone; indices themselves are not known.
+Judges by the accesses and operations of nodes alone; indices themselves are not known.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def component_of(access: Access, line_bytes: int) -> tuple[Hashable, int]:
     """
     formula = formula_of(access.index)
     if formula is None:
-        return access.index, 0
+        return (access.buffer, access.index), 0
     origin = formula.at({})
     steps = tuple(formula.at({name: 1}) - origin for name in formula.names)
     line = origin * access.itemsize // line_bytes

@@ -251,7 +251,7 @@ class Meeting:
                     total[_CACHED] += r.again - moved
                 across += r.along if turned else r.across
                 total[_RUNS] += r.runs
-                if r.row is None or not found_beside(r.row, r.component, rows):
+                if r.row < 0 or not found_beside(r.row, r.component, rows):
                     total[_LINE] += r.line
                     total[_RANDOM] += r.random
         total[_TOUCHED], total[_UNALIGNED], total[_ACROSS] = touched, unaligned, across

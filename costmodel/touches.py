@@ -112,8 +112,8 @@ class Touch:
     users: int  # a write: bitset of the nodes that read it
     key: tuple[str, str]
     corners: int  # of a lookup at computed places: of the buffer, at most; else 0
-    row: Hashable  # of a lookup that leads anywhere: the line of a row that it finds; else None
-    component: int  # which of the row
+    row: int  # of a lookup that leads anywhere: identity of the line that it finds; else -1
+    component: int  # of a row: where it is that a lookup finds
 
 
 def wanted(node: Node) -> Node:
@@ -150,6 +150,7 @@ class Touches:
         self._profile = profile
         self._rank = rank
         self._slots: dict[tuple[str, Hashable, Hashable], int] = {}
+        self._rows: dict[Hashable, int] = {}
         self._buffer_ids: dict[str, int] = {}
 
     def reads(self, node: Node, *, along: bool) -> list[Touch]:
@@ -189,14 +190,15 @@ class Touches:
         random = 0
         sought = None
         corners = 0
-        row, component = None, 0
+        row, component = -1, 0
         again = access.bytes
         if access.looked_up:
             sought = places_sought(node, self._problem)
             computed = computes_places(node)
             corners = _corners(access, node) if computed else 0
             if not along and not computed:
-                row, component = component_of(access, line_bytes)
+                line_found, component = component_of(access, line_bytes)
+                row = self._rows.setdefault(line_found, len(self._rows))
             # Whole rows are looked up (an embedding): one jump a line, not one an element.
             rows = steps.step == 1
             if along:
