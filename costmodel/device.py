@@ -46,8 +46,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     without a unit in its name then gives a documented part of another rate.
     """
 
-    #: Stable text that names the device, such as ``cpu-AMD_EPYC_family_26_model_2-2t`` or
-    #: ``cuda-NVIDIA_H200``.
+    #: Stable text that names the device, such as ``cpu-AMD_EPYC_family_26_model_2-2t``, the same
+    #: with ``-of-16`` where two threads are on a machine of 16 cores, or ``cuda-NVIDIA_H200``.
     key: str
     kind: Literal["cpu", "cuda"]
     name: str
@@ -122,12 +122,17 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 def device_key(device: torch.device) -> str:
     """The key of ``device``, without measuring anything.
 
+    Threads on some cores of a CPU are a device of their own: they have more of its memory's
+    bandwidth each than the same threads on a machine of no more cores.
+
     Raises:
         UnsupportedError: the device is neither a CPU nor a CUDA device.
     """
-    kind = _kind(device)
     name = _identifier(_name(device))
-    return f"cpu-{name}-{torch.get_num_threads()}t" if kind == "cpu" else f"cuda-{name}"
+    if _kind(device) == "cuda":
+        return f"cuda-{name}"
+    threads, cores = torch.get_num_threads(), _cores()
+    return f"cpu-{name}-{threads}t" + (f"-of-{cores}" if threads != cores else "")
 
 
 def physical_name(device: torch.device) -> str:
@@ -280,7 +285,12 @@ def _sizes(device: torch.device) -> tuple[int, int, int]:
         return int(properties.L2_cache_size) or _FALLBACK_CACHE, cores, cores * resident
     levels = Path("/sys/devices/system/cpu/cpu0/cache").glob("*/size")
     cache = max((_cache_size(level) for level in levels), default=0)
-    return cache or _FALLBACK_CACHE, os.cpu_count() or 1, torch.get_num_threads()
+    return cache or _FALLBACK_CACHE, _cores(), torch.get_num_threads()
+
+
+def _cores() -> int:
+    """Logical cores of this machine."""
+    return os.cpu_count() or 1
 
 
 def _cache_size(path: Path) -> int:

@@ -41,21 +41,39 @@ def each_once(node: Node, problem: Problem) -> Node:
     """``node`` without those of its lookups that must be others of them, told anew.
 
     A value that is used several times is written out as often, with another number of its place
-    each time, and the compiler finds them to be the same. Of a buffer, by one kind of index, there
-    are no more than the indices that are loaded tell places.
+    each time, and the compiler finds them to be the same. How many are left a node says that says
+    what it computes. Of others it is known that indices which are loaded tell no more places of a
+    buffer, by one kind of index, than there are of them.
     """
-    indices = len(loaded_indices(node, problem))
-    if not indices or computes_places(node):
+    told = lookups_told(node.reads)
+    if not told:
         return node
-    again = {
-        key
-        for key, (index, turn) in lookups_told(node.reads).items()
-        if turn >= indices ** max(index.count(_PLACE), 1)
-    }
+    if node.computed:
+        again = _not_loaded(node, told)
+    elif computes_places(node):
+        return node
+    else:
+        indices = len(loaded_indices(node, problem))
+        again = {
+            key
+            for key, (index, turn) in told.items()
+            if indices and turn >= indices ** max(index.count(_PLACE), 1)
+        }
     if not again:
         return node
     reads = tuple(a for a in node.reads if (a.buffer, a.index) not in again)
     return msgspec.structs.replace(node, reads=reads)
+
+
+def _not_loaded(
+    node: Node, told: Mapping[tuple[str, str], tuple[str, int]]
+) -> set[tuple[str, str]]:
+    """The lookups, last ones of their kind first, that are more than a node says that it loads."""
+    others = {(a.buffer, a.index) for a in node.reads if a.kind != "opaque" and not a.looked_up}
+    loaded = sum(each.count for each in node.computed if each.name == "load")
+    more = len(told) - max(loaded - len(others), 1)
+    latest = sorted(told, key=lambda key: told[key][1], reverse=True)
+    return set(latest[: max(more, 0)])
 
 
 def places_sought(node: Node, problem: Problem) -> Hashable:

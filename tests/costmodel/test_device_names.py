@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,20 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return key_of
 
 
-def test_a_name_that_says_which_it_is_is_taken_as_it_is(told: Any) -> None:
+def test_a_name_that_says_which_it_is_is_taken_as_it_is(
+    told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads = torch.get_num_threads()
+    monkeypatch.setattr(os, "cpu_count", lambda: threads)
     assert told(_NAMED) == f"cpu-Intel_R_Xeon_R_8480C-{threads}t"
+
+
+def test_some_cores_of_a_machine_are_not_a_machine_of_as_many(
+    told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(os, "cpu_count", lambda: 8 * threads)
+    assert told(_NAMED) == f"cpu-Intel_R_Xeon_R_8480C-{threads}t-of-{8 * threads}"
 
 
 def test_processors_that_share_a_brand_have_keys_of_their_own(told: Any) -> None:

@@ -13,7 +13,7 @@ from fusewise.costmodel.feature_table import COLUMN
 from fusewise.costmodel.features import Featurizer
 from fusewise.costmodel.lookups import each_once, follows_loops
 from fusewise.costmodel.roofline import roofline_us
-from fusewise.schedule.problem import Access, Buffer, Node, Problem
+from fusewise.schedule.problem import Access, Buffer, Computed, Node, Problem
 
 _ROWS, _COLUMNS = 4096, 4096
 _OUT = _ROWS * _COLUMNS
@@ -196,6 +196,20 @@ def test_a_value_that_is_written_out_again_is_looked_up_once(
         np.testing.assert_array_equal(features(5, 1, device), one)
         np.testing.assert_array_equal(features(5, 2, device), two)
         assert not np.array_equal(one, two)
+
+
+@pytest.mark.parametrize(("loaded", "left"), [(6, 4), (4, 2), (3, 1), (1, 1)])
+def test_a_node_that_says_what_it_computes_looks_up_as_often(
+    lookup: Lookup, loaded: int, left: int
+) -> None:
+    """As a resize does, whose corners are written out for each use, and loaded once."""
+    indices = tuple(f"tmp{i} : " for i in range(6))
+    problem = table_lookup(lookup, 1 << 22, indices, places=2)
+    (node,) = problem.nodes
+    node = msgspec.structs.replace(node, computed=(Computed("load", loaded, along=1, held=1.0),))
+    found = [access.index for access in each_once(node, problem).reads if access.looked_up]
+    # Two of the loads are of the map.
+    assert found == list(indices[:left])
 
 
 def test_places_of_two_indices_each_are_as_many_as_their_pairs(lookup: Lookup) -> None:
