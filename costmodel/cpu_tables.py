@@ -46,6 +46,8 @@ class Table(NamedTuple):
     name: str
     #: Bytes of a vector.
     width: int
+    #: What compiled the kernels, as a profile names it.
+    compiler: str
     #: A turn of the loops; the start of an innermost loop.
     turn: Cost
     start: Cost

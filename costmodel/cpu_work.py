@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from fusewise.costmodel.computed_once import ComputedOnce
 from fusewise.costmodel.cpu_accesses import Accesses, borders
 from fusewise.costmodel.cpu_bodies import body_of
-from fusewise.costmodel.cpu_costs import table_of
+from fusewise.costmodel.cpu_costs import slowness, table_of
 from fusewise.costmodel.cpu_loops import Nest, NodeLoops, main_of, nest_of, node_loops
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.meeting import Met
@@ -74,6 +74,7 @@ class Work:
         self._threads = profile.threads
         self._vector_bytes = profile.vector_bytes
         self._table = table_of(profile)
+        self._slowness = slowness(profile, self._table)
         #: Time of an instruction over that of one of the table's width: wider ones do more.
         self._pace = (profile.vector_bytes / self._table.width) ** _WIDTH_EXPONENT
         self.loops = [node_loops(node, problem) for node in nodes]
@@ -151,6 +152,7 @@ class Work:
         if in_place:
             whole += short * min(in_place / max(stored, 1.0), 1.0) * self._table.overwritten.vector
         workers = max(nest.workers for nest in nests.values())
+        slow = self._slowness
         return (
             workers,
             min(nest.workers for nest in nests.values()),
@@ -159,15 +161,15 @@ class Work:
             _sent_off(nests.values()),
             max(nest.lanes for nest in nests.values()),
             turns,
-            whole,
-            lane_by_lane,
-            scalar,
-            ends,
+            slow * whole,
+            slow * lane_by_lane,
+            slow * scalar,
+            slow * ends,
             fresh / workers,
             starts,
             partial,
             parted,
-            unforeseen,
+            slow * unforeseen,
         )
 
     def _turn(self, part: Part, before: list[int]) -> tuple[float, float, float, float, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 import time
 from pathlib import Path
 from typing import Final, Literal
@@ -83,6 +84,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     onednn_gfs: float = 0.0
     #: CPU: bytes of the widest vector that one instruction takes; 0 where unknown.
     vector_width: int = 0
+    #: CPU: what compiles its kernels, such as ``gcc 12``; "" where unknown.
+    compiler: str = ""
 
     @property
     def multiplies_half_fast(self) -> bool:
@@ -227,6 +230,7 @@ def probe_device(device: torch.device, *, seconds: float = 0.0) -> DeviceProfile
         vector_width=_VECTORS.get(torch.backends.cpu.get_cpu_capability(), 0)
         if kind == "cpu"
         else 0,
+        compiler=_compiler() if kind == "cpu" else "",
         **rates,
     )
 
@@ -286,6 +290,19 @@ def _sizes(device: torch.device) -> tuple[int, int, int]:
     levels = Path("/sys/devices/system/cpu/cpu0/cache").glob("*/size")
     cache = max((_cache_size(level) for level in levels), default=0)
     return cache or _FALLBACK_CACHE, _cores(), torch.get_num_threads()
+
+
+def _compiler() -> str:
+    """What Inductor compiles C++ with, by the first number of its version."""
+    command = [os.environ.get("CXX", "g++"), "--version"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        # None is needed where nothing is compiled.
+        return ""
+    first = told.partition("\n")[0]
+    found = re.search(r"(\d+)\.\d+", first.rpartition(")")[2] or first)
+    return f"{'clang' if 'clang' in first else 'gcc'} {found[1]}" if found else ""
 
 
 def _cores() -> int:
