@@ -301,7 +301,8 @@ def _compiler() -> str:
         # None is needed where nothing is compiled.
         return ""
     first = told.partition("\n")[0]
-    found = re.search(r"(\d+)\.\d+", first.rpartition(")")[2] or first)
+    # Whoever packed it may have a version too, in parentheses.
+    found = re.search(r"(\d+)\.\d+", re.sub(r"\(.*?\)", "", first))
     return f"{'clang' if 'clang' in first else 'gcc'} {found[1]}" if found else ""
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fusewise.costmodel.cpu_costs import TABLES, body_cost, table_of
 from fusewise.costmodel.cpu_loops import nest_of, node_loops
-from fusewise.costmodel.cpu_processors import NARROW, SWIFT, WIDE
+from fusewise.costmodel.cpu_processors import KEEN, NARROW, SWIFT, WIDE
 from fusewise.costmodel.cpu_tables import Table
 from fusewise.costmodel.device import DeviceProfile
 from fusewise.costmodel.features import Featurizer
@@ -110,30 +110,52 @@ def test_wide_vectors_take_longer_but_not_twice_as_long() -> None:
         assert narrow < wide < 2.5 * narrow
 
 
+def on(device: DeviceProfile, table: Table, **other: float | str) -> DeviceProfile:
+    """A device that computes as the processor of a table does, but for what is told."""
+    cache, multiplied, exponentials = (rate * device.threads for rate in table.rates)
+    rates: dict[str, Any] = {
+        "vector_width": table.width,
+        "cache_gbs": cache,
+        "flops_gfs": multiplied,
+        "transcendental_gops": exponentials,
+    }
+    return msgspec.structs.replace(device, **(rates | other))
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_the_processor_that_is_most_alike_counts(narrow: DeviceProfile, table: Table) -> None:
     """However many threads share the rates, and if these are a little off."""
     for threads, off in itertools.product((1, 2, 16), (0.9, 1.0, 1.1)):
-        cache, multiplied, exponentials = (rate * threads * off for rate in table.rates)
-        device = msgspec.structs.replace(
-            narrow,
-            threads=threads,
-            vector_width=table.width,
-            cache_gbs=cache,
-            copy_gbs=cache / 4,
-            flops_gfs=multiplied,
-            transcendental_gops=exponentials,
-        )
-        assert table_of(device) is table
+        shared = msgspec.structs.replace(narrow, threads=threads)
+        device = on(shared, table._replace(rates=tuple(off * rate for rate in table.rates)))
+        assert table_of(msgspec.structs.replace(device, copy_gbs=device.cache_gbs / 4)) is table
+
+
+def test_what_another_compiler_made_is_as_of_another_processor(narrow: DeviceProfile) -> None:
+    assert table_of(on(narrow, WIDE, compiler="gcc 13")) is WIDE
+    assert table_of(on(narrow, WIDE, compiler="gcc 12")) is KEEN
+    # Of this one no table is.
+    assert table_of(on(narrow, WIDE, compiler="clang 17")) is WIDE
+
+
+def test_a_slower_processor_takes_as_much_longer(narrow: DeviceProfile) -> None:
+    read, write = (access("contiguous", f"i0 : {1 << 20}", 1 << 20, 1, name) for name in "ab")
+    problem = problem_of(((1 << 20,), ()), read, write)
+    exponentials = KEEN.rates[2] * narrow.threads
+
+    def instructions(rate: float) -> float:
+        device = on(narrow, KEEN, compiler="gcc 12", transcendental_gops=rate)
+        return column(problem, device, "instructions")
+
+    own = instructions(exponentials)
+    assert instructions(exponentials / 1.5) == pytest.approx(1.5 * own, rel=1e-3)
+    # None is known to be faster than its table.
+    assert instructions(exponentials * 1.1) == own
 
 
 def test_vectors_of_another_width_are_those_of_another_processor(narrow: DeviceProfile) -> None:
     for table in (WIDE, SWIFT):
-        cache, multiplied, exponentials = (rate * narrow.threads for rate in table.rates)
-        device = msgspec.structs.replace(
-            narrow, cache_gbs=cache, flops_gfs=multiplied, transcendental_gops=exponentials
-        )
-        assert table_of(device) is NARROW
+        assert table_of(on(narrow, table, vector_width=NARROW.width)) is NARROW
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from fusewise.costmodel.device import (
 from fusewise.schedule.errors import ModelError, UnsupportedError
 
 CPU = torch.device("cpu")
+_RATES = ("copy_gbs", "gather_gbs", "flops_gfs", "transcendental_gops", "launch_us")
 
 
 def test_a_cpu_can_be_probed_and_is_once_unless_that_is_renewed(tmp_path: Path):
@@ -56,6 +57,29 @@ def test_a_cpu_can_be_probed_and_is_once_unless_that_is_renewed(tmp_path: Path):
     path.write_text('{"key": 1}')
     with pytest.raises(ModelError, match="no device profile"):
         device_profile(CPU, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "compiler"),
+    [
+        ("g++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright 2022", "gcc 12"),
+        ("g++-13 (Ubuntu 13.3.0-6ubuntu2~24.04.1) 13.3.0", "gcc 13"),
+        ("Debian clang version 14.0.6\nTarget: x86_64", "clang 14"),
+        ("Apple clang version 15.0.0 (clang-1500.3.9.4)", "clang 15"),
+        ("something else", ""),
+        (None, ""),
+    ],
+)
+def test_what_compiles_is_told_by_its_name_and_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, compiler: str
+):
+    path = tmp_path / "cxx"
+    if told is not None:
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{told}\nEND\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    monkeypatch.setattr(device_module, "probe", lambda *_, **__: dict.fromkeys(_RATES, 1.0))
+    assert probe_device(CPU).compiler == compiler
 
 
 def test_where_none_can_be_kept_none_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
