@@ -125,8 +125,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 def device_key(device: torch.device) -> str:
     """The key of ``device``, without measuring anything.
 
-    Threads on some cores of a CPU are a device of their own: what they get of its memory, caches and
-    clock is not what as many get on a machine of no more cores.
+    Threads on some cores of a CPU are a device of their own: what they get of its memory, caches
+    and clock is not what as many get on a machine of no more cores.
 
     Raises:
         UnsupportedError: the device is neither a CPU nor a CUDA device.
