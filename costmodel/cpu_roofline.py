@@ -190,6 +190,7 @@ def cpu_parts(
     # What is 10^9 a second is 10^3 a microsecond.
     multiplied = rate("device_flops") * 1e-3 / threads
     exponentials = rate("device_transcendental") * 1e-3 / threads
+    # Of all tables: what memory does is the processor's own, whatever compiled for it.
     like = nearest(cache * 1e-3, multiplied, exponentials, TABLES)
     constants = [_CONSTANTS[table.name] for table in TABLES]
 

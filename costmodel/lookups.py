@@ -28,6 +28,8 @@ _PLACE: Final = "place"
 _FINDING: Final = frozenset(
     {"ceil", "floor", "index_expr", "indirect_indexing", "maximum", "minimum"}
 )
+#: What :func:`lookups_told` finds.
+_Told = Mapping[tuple[str, str], tuple[str, int]]
 
 
 def computes_places(node: Node) -> bool:
@@ -48,32 +50,29 @@ def each_once(node: Node, problem: Problem) -> Node:
     told = lookups_told(node.reads)
     if not told:
         return node
-    if node.computed:
-        again = _not_loaded(node, told)
-    elif computes_places(node):
-        return node
-    else:
-        indices = len(loaded_indices(node, problem))
-        again = {
-            key
-            for key, (index, turn) in told.items()
-            if indices and turn >= indices ** max(index.count(_PLACE), 1)
-        }
+    again = _not_loaded(node, told) if node.computed else _beyond_indices(node, problem, told)
     if not again:
         return node
     reads = tuple(a for a in node.reads if (a.buffer, a.index) not in again)
     return msgspec.structs.replace(node, reads=reads)
 
 
-def _not_loaded(
-    node: Node, told: Mapping[tuple[str, str], tuple[str, int]]
-) -> set[tuple[str, str]]:
+def _not_loaded(node: Node, told: _Told) -> set[tuple[str, str]]:
     """The lookups, last ones of their kind first, that are more than a node says that it loads."""
     others = {(a.buffer, a.index) for a in node.reads if a.kind != "opaque" and not a.looked_up}
     loaded = sum(each.count for each in node.computed if each.name == "load")
-    more = len(told) - max(loaded - len(others), 1)
-    latest = sorted(told, key=lambda key: told[key][1], reverse=True)
-    return set(latest[: max(more, 0)])
+    more = max(len(told) - max(loaded - len(others), 1), 0)
+    return set(sorted(told, key=lambda key: told[key][1], reverse=True)[:more])
+
+
+def _beyond_indices(node: Node, problem: Problem, told: _Told) -> set[tuple[str, str]]:
+    """The lookups that are more of their kind than the indices that a node loads tell places."""
+    indices = len(loaded_indices(node, problem))
+    if not indices or computes_places(node):
+        return set()
+    return {
+        key for key, (index, turn) in told.items() if turn >= indices ** max(index.count(_PLACE), 1)
+    }
 
 
 def places_sought(node: Node, problem: Problem) -> Hashable:
