@@ -173,10 +173,32 @@ class Accesses:
         cost = move.cost._replace(vector=move.cost.vector + part)
         if not move.unforeseen:
             return InVectors(cost)
-        # Each is a branch, which takes long where it goes the other way than was guessed.
-        known = (self._table.remembered * nest.workers / move.elements) ** _SHARPNESS
         waits = self._table.unforeseen_stored if move.written else self._table.unforeseen
-        return InVectors(cost, waits.lane / (1.0 + known))
+        return InVectors(cost, self._waits(waits, nest, move.elements))
+
+    def choosing(self, node: Node, nest: Nest, elements: int) -> float:
+        """How long an element by itself waits at the branch by which ``node`` chooses, if at one.
+
+        Of several most are the same once more, or go the way of the one before.
+        """
+        if not self._chooses(node):
+            return 0.0
+        return self._waits(self._table.unforeseen, nest, elements)
+
+    def _chooses(self, node: Node) -> bool:
+        """Whether a node chooses by what could be either as well: flags, or comparisons of data."""
+        names = {name for name, _ in node.ops}
+        if "where" not in names:
+            return False
+        compares = bool(node.reads) and "index_expr" not in names
+        if compares and not names.isdisjoint(_COMPARISONS):
+            return True
+        return any(access.buffer in self._unforeseen for access in node.reads)
+
+    def _waits(self, branch: Cost, nest: Nest, elements: int) -> float:
+        """A branch takes long where it goes the other way than was guessed, or is remembered."""
+        known = (self._table.remembered * nest.workers / elements) ** _SHARPNESS
+        return branch.lane / (1.0 + known)
 
     def _in_tile(self, move: Move, nest: Nest, turned: bool) -> float:
         """What a vector costs more in a tile that is transposed, ``turned`` if it lies across."""

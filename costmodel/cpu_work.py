@@ -71,6 +71,7 @@ class Work:
         nodes: Sequence[Node],
     ) -> None:
         """``nodes`` in topological order."""
+        self._nodes = nodes
         self._threads = profile.threads
         self._vector_bytes = profile.vector_bytes
         self._table = table_of(profile)
@@ -116,6 +117,10 @@ class Work:
                 whole += row * node.total / node.loops[-1] / part.nest.workers
                 if body.rests:
                     vector = lane = one = 0.0
+            if part.scalars:
+                waits = self._accesses.choosing(self._nodes[part.node], part.nest, node.total)
+                one += waits
+                unforeseen += part.scalars * waits
             if id(part.nest) not in nests:
                 nests[id(part.nest)] = part.nest
                 vector += self._table.turn.vector

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.operations import SORTS
 
-FEATURES_VERSION: Final = 31
+FEATURES_VERSION: Final = 32
 
 
 class Feature(NamedTuple):
@@ -83,7 +83,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("loop_starts", "log2 turns", "times that the busiest thread starts an innermost loop"),
     Feature("partial_vectors", "log2 turns", "of its turns, those of vectors that are not full"),
     Feature("borders", "log2 stretches", "stretches of what is stored that threads part"),
-    Feature("unforeseen", "log2 ns", "of the instructions, flags that could be either as well"),
+    Feature("unforeseen", "log2 ns", "of the instructions, branches that could go either way"),
     # Blocks of a Triton kernel, as far as they can be told beforehand; 0 on a CPU
     Feature("programs", "log2 blocks", "blocks that are launched"),
     Feature("turns", "log2 turns", "turns of the loop over the reduction in each block"),

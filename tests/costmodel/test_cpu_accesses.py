@@ -215,3 +215,39 @@ def test_flags_of_positions_go_over_now_and_then(narrow: DeviceProfile) -> None:
     )
     assert column(of_data, narrow, "unforeseen") > 0
     assert column(of_positions, narrow, "unforeseen") == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "ops", "waits"),
+    [
+        ("256*((i0//2)) + ((i1//2)) : 512, 512", (("gt", 1), ("where", 1)), True),
+        # A value that is chosen several times over is told anew.
+        ("256*((i0//2)) + ((i1//2)) : 512, 512", (("gt", 2), ("where", 2)), True),
+        # Positions go over from one to the other now and then, and most equalities fail.
+        (
+            "256*((i0//2)) + ((i1//2)) : 512, 512",
+            (("gt", 1), ("index_expr", 1), ("where", 1)),
+            False,
+        ),
+        ("256*((i0//2)) + ((i1//2)) : 512, 512", (("eq", 1), ("where", 1)), False),
+        # Compared only; and vectors choose without a branch.
+        ("256*((i0//2)) + ((i1//2)) : 512, 512", (("gt", 1),), False),
+        ("512*i0 + i1 : 512, 512", (("gt", 1), ("where", 1)), False),
+    ],
+)
+def test_an_element_by_itself_is_chosen_by_a_branch(
+    narrow: DeviceProfile, index: str, ops: tuple[tuple[str, int], ...], waits: bool
+) -> None:
+    n = 512 * 512
+    problem = problem_of(
+        ((512, 512), ()),
+        access("strided", index, n, 1),
+        access("contiguous", f"i0 : {n}", n, 1, "b"),
+    )
+    node = msgspec.structs.replace(problem.nodes[0], ops=(("load", 1), *ops, ("store", 1)))
+    chosen = msgspec.structs.replace(problem, nodes=(node,))
+    branch = table_of(narrow).unforeseen.lane * n / narrow.threads
+    unforeseen = column(chosen, narrow, "unforeseen")
+    # A few elements' ways are remembered.
+    assert unforeseen == pytest.approx(branch * waits, rel=0.1)
+    assert column(chosen, narrow, "scalar_work") >= unforeseen
