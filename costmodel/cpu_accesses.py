@@ -197,7 +197,7 @@ class Accesses:
 
     def _waits(self, branch: Cost, nest: Nest, elements: int) -> float:
         """A branch takes long where it goes the other way than was guessed, or is remembered."""
-        known = (self._table.remembered * nest.workers / elements) ** _SHARPNESS
+        known: float = (self._table.remembered * nest.workers / elements) ** _SHARPNESS
         return branch.lane / (1.0 + known)
 
     def _in_tile(self, move: Move, nest: Nest, turned: bool) -> float:
