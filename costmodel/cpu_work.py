@@ -117,10 +117,7 @@ class Work:
                 whole += row * node.total / node.loops[-1] / part.nest.workers
                 if body.rests:
                     vector = lane = one = 0.0
-            if part.scalars:
-                waits = self._accesses.choosing(self._nodes[part.node], part.nest, node.total)
-                one += waits
-                unforeseen += part.scalars * waits
+            unforeseen += part.scalars * self._waits(part)
             if id(part.nest) not in nests:
                 nests[id(part.nest)] = part.nest
                 vector += self._table.turn.vector
@@ -191,7 +188,14 @@ class Work:
         if body.chained and part.vectors and vector:
             vector += self._chain(self.loops[part.node], part.nest)
         lane, one = max(whole.lane - again.lane, 0.0), max(whole.scalar - again.scalar, 0.0)
-        return vector, lane, one, max(whole.end - again.end, 0.0), once
+        return vector, lane, one + self._waits(part), max(whole.end - again.end, 0.0), once
+
+    def _waits(self, part: Part) -> float:
+        """How long an element by itself waits at the branch by which it is chosen."""
+        if not part.scalars:
+            return 0.0
+        elements = self.loops[part.node].total
+        return self._accesses.choosing(self._nodes[part.node], part.nest, elements)
 
     def _chain(self, node: NodeLoops, nest: Nest) -> float:
         """What a step of Welford's costs more than the table says, which has one vector at a time.
