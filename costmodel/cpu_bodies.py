@@ -16,6 +16,7 @@ from fusewise.costmodel.cpu_hoisting import parted
 from fusewise.costmodel.cpu_loops import COMPARISONS, Nest, NodeLoops
 from fusewise.costmodel.cpu_tables import CLASSES, Cost
 from fusewise.costmodel.placing import placed
+from fusewise.costmodel.windings import windings_of
 from fusewise.costmodel.written_once import Counts, operations_of, taken, taken_part
 from fusewise.schedule.problem import Access, Node, Problem
 
@@ -224,7 +225,13 @@ def _rests(node: Node, loops: NodeLoops) -> bool:
         if access.kind == "gather":
             if loops.sought[-1]:
                 return False
-        elif not steps or steps[-1]:
+        elif not steps or steps[-1] or _winds(access, loops):
             return False
     positions = any(name == "index_expr" for name, _ in node.ops)
     return not positions or any(access.kind == "gather" for access in node.reads)
+
+
+def _winds(access: Access, loops: NodeLoops) -> bool:
+    """Whether an index that has no step along a row goes along it by a quotient."""
+    windings = windings_of(access, loops.loops)
+    return bool(windings) and windings[-1].divided > 0
