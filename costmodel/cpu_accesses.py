@@ -176,16 +176,7 @@ class Accesses:
         waits = self._table.unforeseen_stored if move.written else self._table.unforeseen
         return InVectors(cost, self._waits(waits, nest, move.elements))
 
-    def choosing(self, node: Node, nest: Nest, elements: int) -> float:
-        """How long an element by itself waits at the branch by which ``node`` chooses, if at one.
-
-        Of several most are the same once more, or go the way of the one before.
-        """
-        if not self._chooses(node):
-            return 0.0
-        return self._waits(self._table.unforeseen, nest, elements)
-
-    def _chooses(self, node: Node) -> bool:
+    def chooses(self, node: Node) -> bool:
         """Whether a node chooses by what could be either as well: flags, or comparisons of data."""
         names = {name for name, _ in node.ops}
         if "where" not in names:
@@ -194,6 +185,13 @@ class Accesses:
         if compares and not names.isdisjoint(_COMPARISONS):
             return True
         return any(access.buffer in self._unforeseen for access in node.reads)
+
+    def choosing(self, nest: Nest, elements: int) -> float:
+        """How long each of so many elements waits that is chosen by a branch of its own.
+
+        Where a node chooses several, most are the same once more or go the way of the one before.
+        """
+        return self._waits(self._table.unforeseen, nest, elements)
 
     def _waits(self, branch: Cost, nest: Nest, elements: int) -> float:
         """A branch takes long where it goes the other way than was guessed, or is remembered."""

@@ -71,7 +71,6 @@ class Work:
         nodes: Sequence[Node],
     ) -> None:
         """``nodes`` in topological order."""
-        self._nodes = nodes
         self._threads = profile.threads
         self._vector_bytes = profile.vector_bytes
         self._table = table_of(profile)
@@ -87,6 +86,7 @@ class Work:
         self._accesses = Accesses(
             problem, self._table, threads=self._threads, vector_bytes=self._vector_bytes
         )
+        self._chooses = [self._accesses.chooses(node) for node in nodes]
         self._moves = [
             self._accesses.moves(node, loops) for node, loops in zip(nodes, self.loops, strict=True)
         ]
@@ -192,10 +192,9 @@ class Work:
 
     def _waits(self, part: Part) -> float:
         """How long an element by itself waits at the branch by which it is chosen."""
-        if not part.scalars:
+        if not part.scalars or not self._chooses[part.node]:
             return 0.0
-        elements = self.loops[part.node].total
-        return self._accesses.choosing(self._nodes[part.node], part.nest, elements)
+        return self._accesses.choosing(part.nest, self.loops[part.node].total)
 
     def _chain(self, node: NodeLoops, nest: Nest) -> float:
         """What a step of Welford's costs more than the table says, which has one vector at a time.
