@@ -181,10 +181,10 @@ class Accesses:
         names = {name for name, _ in node.ops}
         if "where" not in names:
             return False
-        compares = bool(node.reads) and "index_expr" not in names
-        if compares and not names.isdisjoint(_COMPARISONS):
+        if any(access.buffer in self._unforeseen for access in node.reads):
             return True
-        return any(access.buffer in self._unforeseen for access in node.reads)
+        by_data = bool(node.reads) and "index_expr" not in names
+        return by_data and not names.isdisjoint(_COMPARISONS)
 
     def choosing(self, nest: Nest, elements: int) -> float:
         """How long each of so many elements waits that is chosen by a branch of its own.

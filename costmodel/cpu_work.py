@@ -111,13 +111,15 @@ class Work:
         under: dict[int, list[int]] = {}
         for part in self.parts(ids, met.levels):
             body, node = self._bodies[part.node], self.loops[part.node]
-            vector, lane, one, end, once = self._turn(part, under.setdefault(id(part.nest), []))
+            vector, lane, one, waits, end, once = self._turn(
+                part, under.setdefault(id(part.nest), [])
+            )
             if node.loops and part.nest.loops == node.loops:
                 row = one + once if body.rests else once
                 whole += row * node.total / node.loops[-1] / part.nest.workers
                 if body.rests:
                     vector = lane = one = 0.0
-            unforeseen += part.scalars * self._waits(part)
+            unforeseen += part.scalars * waits
             if id(part.nest) not in nests:
                 nests[id(part.nest)] = part.nest
                 vector += self._table.turn.vector
@@ -174,11 +176,11 @@ class Work:
             slow * unforeseen,
         )
 
-    def _turn(self, part: Part, before: list[int]) -> tuple[float, float, float, float, float]:
+    def _turn(self, part: Part, before: list[int]) -> tuple[float, ...]:
         """What a node's body costs beside those ``before`` it under its nest, which it is added to.
 
-        A turn of a vector, of an element of one and of one by itself; the end of a row; and what is
-        done once a row.
+        A turn of a vector, of an element of one and of one by itself, and how long that waits at
+        the branch by which it is chosen; the end of a row; and what is done once a row.
         """
         body = self._bodies[part.node]
         whole, once = body.of(part.nest, self.loops[part.node])
@@ -188,13 +190,10 @@ class Work:
         if body.chained and part.vectors and vector:
             vector += self._chain(self.loops[part.node], part.nest)
         lane, one = max(whole.lane - again.lane, 0.0), max(whole.scalar - again.scalar, 0.0)
-        return vector, lane, one + self._waits(part), max(whole.end - again.end, 0.0), once
-
-    def _waits(self, part: Part) -> float:
-        """How long an element by itself waits at the branch by which it is chosen."""
-        if not part.scalars or not self._chooses[part.node]:
-            return 0.0
-        return self._accesses.choosing(part.nest, self.loops[part.node].total)
+        waits = 0.0
+        if part.scalars and self._chooses[part.node]:
+            waits = self._accesses.choosing(part.nest, self.loops[part.node].total)
+        return vector, lane, one + waits, waits, max(whole.end - again.end, 0.0), once
 
     def _chain(self, node: NodeLoops, nest: Nest) -> float:
         """What a step of Welford's costs more than the table says, which has one vector at a time.
