@@ -125,6 +125,14 @@ command goes on from there.
     help="Time each distinct Triton kernel with N more block sizes than Inductor's own. For a GPU.",
 )
 @click.option(
+    "--at-least",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="US",
+    help="Leave out kernels that take fewer microseconds by the roofline, as all small ones are "
+    "much alike. Default: none.",
+)
+@click.option(
     "--strategy",
     type=click.Choice(["random", "active"]),
     default="random",
@@ -180,6 +188,7 @@ def collect(
     schedules: int,
     schedule_share: float,
     block_sizes: int,
+    at_least: float,
     strategy: Literal["random", "active"],
     model: str,
     repeat: int,
@@ -226,6 +235,7 @@ def collect(
             schedules=schedules,
             schedule_share=schedule_share,
             block_sizes=block_sizes,
+            least_us=at_least,
             strategy=strategy,
             model=model,
             seed=seed,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from fusewise.compiler.alternatives import drawn
-from fusewise.compiler.collecting.durations import least_seconds
+from fusewise.compiler.collecting.durations import least_seconds, long_enough
 from fusewise.compiler.collecting.plans import covering_plans, signatures
 from fusewise.compiler.collecting.work import Call, KernelRun, Settings
 from fusewise.compiler.inductor.choices import (
@@ -217,11 +217,7 @@ class GraphPrograms:
             for plan in low.plans:
                 if runs and self._spent(_KERNELS_SHARE):
                     return runs
-                fresh = {
-                    s
-                    for s in _signatures(low.problem, plan)
-                    if s not in taken and self._known.is_wanted(s)
-                }
+                fresh = self._fresh(low.problem, plan, taken, featurizer)
                 if not fresh:
                     continue
                 schedule = schedule_of(low.choices, plan)
@@ -234,6 +230,19 @@ class GraphPrograms:
                 if any(call.wanted for call in calls):
                     runs.append(KernelRun(_job(schedule, program), low.problem.key, calls, flags))
         return runs
+
+    def _fresh(
+        self, problem: Problem, plan: Plan, taken: set[str], featurizer: Featurizer
+    ) -> set[str]:
+        """Signatures of what a plan calls whose time is wanted."""
+        called = {
+            signature: group
+            for signature, group in _called(problem, plan).items()
+            if signature not in taken and self._known.is_wanted(signature)
+        }
+        kernels = {s: g for s, g in called.items() if problem.node_by_name[g[0]].fusible}
+        brief = kernels.keys() - long_enough(kernels, featurizer, self._settings.least_us)
+        return called.keys() - brief
 
     def contest(self, lowered: Sequence[Lowered], runs: Sequence[KernelRun]) -> list[ProgramJob]:
         """Whole programs to be timed against each other, Inductor's own first."""
@@ -355,16 +364,16 @@ def _shape(low: Lowered) -> tuple[tuple[str, ...], Plan]:
     return tuple(node.signature for node in low.problem.nodes), low.default
 
 
-def _signatures(problem: Problem, plan: Plan) -> list[str]:
-    """Signatures of all that a plan calls, extern operations included."""
-    return [
-        *signatures(problem, plan),
-        *(
-            problem.node_by_name[group[0]].signature
-            for group in plan.groups
-            if problem.node_by_name[group[0]].kind == "extern"
-        ),
-    ]
+def _called(problem: Problem, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The groups of a plan by signature, extern operations included."""
+    called = {}
+    for group in plan.groups:
+        node = problem.node_by_name[group[0]]
+        if node.fusible:
+            called[group_signature(problem, group)] = group
+        elif node.kind == "extern":
+            called[node.signature] = group
+    return called
 
 
 def _calls(

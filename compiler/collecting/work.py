@@ -58,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     most_run_s: float = 0.04
     #: Block sizes, beside Inductor's own, that each distinct Triton kernel is timed with.
     block_sizes: int = 0
+    #: Kernels that the roofline foretells to take fewer microseconds are left out.
+    least_us: float = 0.0
 
 
 @dataclass(frozen=True)
