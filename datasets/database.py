@@ -19,6 +19,7 @@ from pathlib import Path
 import duckdb
 import filelock
 
+from fusewise.datasets.connecting import connected
 from fusewise.schedule.errors import StoreError
 
 #: Seconds to wait for another process to let go of the store.
@@ -26,7 +27,7 @@ LOCK_TIMEOUT = 30.0
 #: Seconds between two tries; an access takes some 20 ms.
 LOCK_POLL = 0.005
 
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+_CONFIG: dict[str, bool | int] = {
     # Lookups are small: starting a pool of threads would cost more than they do.
     "threads": 1,
     "autoinstall_known_extensions": False,
@@ -145,7 +146,7 @@ class Database:
         deadline = time.monotonic() + self.timeout
         while True:
             try:
-                return duckdb.connect(str(self.path), read_only=not write, config=_CONFIG)
+                return connected(str(self.path), read_only=not write, **_CONFIG)
             except duckdb.IOException as error:
                 # A program that knows nothing of our lock (such as the duckdb shell) has it open.
                 if not _is_locked(error) or time.monotonic() > deadline:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from fusewise.datasets.block_samples import BlockSample, block_sample_of
 from fusewise.datasets.columns import BLOCKS, GRAPHS, PUBLISHED
+from fusewise.datasets.connecting import connected
 from fusewise.datasets.manifest import Manifest, SplitName, check_file, read_manifest
 from fusewise.datasets.problem_text import problem_of
 from fusewise.datasets.rows import DeviceRow
@@ -281,7 +282,7 @@ class Dataset:
         path = str(self.file(table)).replace("'", "''")
         try:
             # One thread keeps the order, and files are small.
-            connection = duckdb.connect(config={"threads": 1})
+            connection = connected(threads=1)
             return connection.execute(f"SELECT {columns} FROM '{path}' {where}", parameters)
         except duckdb.Error as error:
             raise DatasetError(

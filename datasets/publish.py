@@ -21,6 +21,7 @@ import msgspec
 from fusewise.datasets import published_rows
 from fusewise.datasets.card import card
 from fusewise.datasets.columns import BLOCKS, FILES, GRAPHS, PUBLISHED
+from fusewise.datasets.connecting import connected
 from fusewise.datasets.counts import counted
 from fusewise.datasets.kernel_class import UNKNOWN, kernel_class
 from fusewise.datasets.manifest import (
@@ -298,7 +299,7 @@ def _pack(table: str, folder: Path) -> FileEntry:
     draft, path = folder / f"{table}.draft", folder / f"{table}.parquet"
     source = f"read_parquet({_quoted(draft)})"
     # One thread keeps the order.
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with connected(threads=1) as connection:
         _copy(connection, f"SELECT * FROM {source}", path, _LEVEL)
         counted_rows = connection.execute(f"SELECT count(*) FROM {source}").fetchone()
     draft.unlink()

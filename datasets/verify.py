@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import msgspec
 
 from fusewise.datasets.columns import BLOCKS, PUBLISHED
+from fusewise.datasets.connecting import connected
 from fusewise.datasets.dataset import Dataset
 from fusewise.datasets.problem_text import without_machine_paths
 from fusewise.schedule.block_sizes import BlockSizes
@@ -67,7 +67,7 @@ def _columns(dataset: Dataset) -> Iterator[str]:
 def _shape(path: Path) -> tuple[list[tuple[str, str]], int]:
     """Names and types of the columns, and the number of rows."""
     source = "'" + str(path).replace("'", "''") + "'"
-    with duckdb.connect() as connection:
+    with connected() as connection:
         described = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
         counted = connection.execute(f"SELECT count(*) FROM {source}").fetchone()
     return [(row[0], row[1]) for row in described], int(counted[0]) if counted else 0
