@@ -1,16 +1,18 @@
-"""Which pieces of a program a compile worker takes."""
+"""Which pieces of a program a compile worker takes, and which kernels of them it wants timed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fusewise.compiler.collecting.work import Finished, Item, Settings
+from fusewise.compiler.collecting.work import Finished, Item, PreparedGraph, Settings
 from fusewise.compiler.collecting.worker import Worker
+from fusewise.costmodel.roofline import roofline_us
 from fusewise.datasets import corpora
 from fusewise.datasets.corpus import CorpusSpec, GraphSample
 
@@ -82,3 +84,52 @@ def test_which_pieces_are_taken_is_by_chance_and_the_same_for_the_same_name(
     drawn = [frozenset(taken(worker, f"program/{seed}", number=1)) for seed in range(12)]
     assert len(set(drawn)) > 4
     assert drawn == [taken(worker, f"program/{seed}", number=1) for seed in range(12)]
+
+
+class _Uneven(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.exp(), y.sin()
+
+
+class _OfTwoSizes:
+    """A program of a large kernel and a small one."""
+
+    name = "uneven"
+    licence = ""
+
+    def names(self, seed: int) -> Iterator[str]:
+        yield f"uneven/{seed}"
+
+    def build(self, name: str) -> Iterator[GraphSample]:
+        yield GraphSample(
+            name=name,
+            family="uneven/program",
+            module=_Uneven(),
+            args=(torch.ones(1 << 20), torch.ones(48)),
+        )
+
+
+def wanted(profiled: Path, home: Path, least_us: float) -> list[float]:
+    """Times by the roofline of the kernels that are to be timed, in microseconds."""
+    home.mkdir()
+    (home / "devices").symlink_to(profiled)
+    settings = Settings(threads=1, home=str(home), plans=0, lowerings=0, least_us=least_us)
+    *graphs, end = Worker(settings, {}).work(Item(CorpusSpec(name="uneven"), "uneven/0"))
+    assert isinstance(end, Finished) and not end.failures
+    calls = [
+        call
+        for graph in graphs
+        if isinstance(graph, PreparedGraph)
+        for run in graph.runs
+        for call in run.calls
+        if call.wanted
+    ]
+    return [float(us) for us in roofline_us(np.array([call.features for call in calls]))]
+
+
+def test_kernels_that_take_too_little_are_left_out(
+    profiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(corpora.CORPORA, "uneven", lambda _: _OfTwoSizes())
+    small, large = sorted(wanted(profiled, tmp_path / "all", 0.0))
+    assert wanted(profiled, tmp_path / "some", (small + large) / 2) == [large]
