@@ -27,7 +27,7 @@ LOCK_TIMEOUT = 30.0
 #: Seconds between two tries; an access takes some 20 ms.
 LOCK_POLL = 0.005
 
-_CONFIG: dict[str, bool | int] = {
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
     # Lookups are small: starting a pool of threads would cost more than they do.
     "threads": 1,
     "autoinstall_known_extensions": False,

@@ -20,13 +20,13 @@ _DRAWN_EACH = 4
 _HOPEFUL = 0.5
 
 
-def signatures(problem: Problem, plan: Plan) -> list[str]:
-    """Signatures of the groups of ``plan`` that become generated kernels."""
-    return [
-        group_signature(problem, group)
+def generated(problem: Problem, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The groups of ``plan`` that become generated kernels, by signature."""
+    return {
+        group_signature(problem, group): group
         for group in plan.groups
         if problem.node_by_name[group[0]].fusible
-    ]
+    }
 
 
 def covering_plans(
@@ -52,7 +52,7 @@ def covering_plans(
     if most == 0 or not problem.possible_fusions:
         return []
     drawn = {random_plan(problem, legality, generator): None for _ in range(_DRAWN_EACH * most)}
-    offered = [(plan, frozenset(signatures(problem, plan))) for plan in drawn]
+    offered = [(plan, frozenset(generated(problem, plan))) for plan in drawn]
     seen = set(known)
     if predictor is None:
         return _greedy(offered, seen, most)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from fusewise.compiler.alternatives import drawn
 from fusewise.compiler.collecting.durations import least_seconds, long_enough
-from fusewise.compiler.collecting.plans import covering_plans, signatures
+from fusewise.compiler.collecting.plans import covering_plans, generated
 from fusewise.compiler.collecting.work import Call, KernelRun, Settings
 from fusewise.compiler.inductor.choices import (
     rewrites,
@@ -188,7 +188,7 @@ class GraphPrograms:
             if unfused_too:
                 plans.append(unfused([node.name for node in problem.nodes]))
             for plan in plans:
-                taken.update(signatures(problem, plan))
+                taken.update(generated(problem, plan))
             plans += covering_plans(
                 problem,
                 legality,
@@ -198,7 +198,7 @@ class GraphPrograms:
                 predictor=self._predictor,
             )
             for plan in plans:
-                taken.update(signatures(problem, plan))
+                taken.update(generated(problem, plan))
             distinct = list({plan.groups: plan for plan in plans}.values())
             default = live.default_plan
             found.append(Lowered(choices, problem, default, distinct, live.decisions))
@@ -235,14 +235,13 @@ class GraphPrograms:
         self, problem: Problem, plan: Plan, taken: set[str], featurizer: Featurizer
     ) -> set[str]:
         """Signatures of what a plan calls whose time is wanted."""
-        called = {
-            signature: group
-            for signature, group in _called(problem, plan).items()
-            if signature not in taken and self._known.is_wanted(signature)
+        externs = {
+            node.signature
+            for node in (problem.node_by_name[group[0]] for group in plan.groups)
+            if node.kind == "extern"
         }
-        kernels = {s: g for s, g in called.items() if problem.node_by_name[g[0]].fusible}
-        brief = kernels.keys() - long_enough(kernels, featurizer, self._settings.least_us)
-        return called.keys() - brief
+        kernels = long_enough(generated(problem, plan), featurizer, self._settings.least_us)
+        return {s for s in kernels | externs if s not in taken and self._known.is_wanted(s)}
 
     def contest(self, lowered: Sequence[Lowered], runs: Sequence[KernelRun]) -> list[ProgramJob]:
         """Whole programs to be timed against each other, Inductor's own first."""
@@ -362,18 +361,6 @@ class GraphPrograms:
 def _shape(low: Lowered) -> tuple[tuple[str, ...], Plan]:
     """What a lowering is to the scheduler: equal shapes give equal code."""
     return tuple(node.signature for node in low.problem.nodes), low.default
-
-
-def _called(problem: Problem, plan: Plan) -> dict[str, tuple[str, ...]]:
-    """The groups of a plan by signature, extern operations included."""
-    called = {}
-    for group in plan.groups:
-        node = problem.node_by_name[group[0]]
-        if node.fusible:
-            called[group_signature(problem, group)] = group
-        elif node.kind == "extern":
-            called[node.signature] = group
-    return called
 
 
 def _calls(
