@@ -8,19 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from fusewise.costmodel.interface import FloatArray
-from fusewise.costmodel.operations import CLASSES, operation_class, operation_weight
+from fusewise.costmodel.operations import (
+    CLASSES,
+    operation_class,
+    operation_weight,
+    shared_by_angles,
+)
 from fusewise.costmodel.written_once import Counts, in_common, operations_of, read_alike
 from fusewise.schedule.problem import Node
 
 #: Classes of what equal names say nothing of: positions, random numbers and reductions.
 _APART: Final = frozenset({"indexing", "random", "reducing"})
+_TRANSCENDENTAL: Final = CLASSES.index("transcendental")
 #: Part of a node's work that another has to do as well to be taken for what both inline.
 _INLINED: Final = 0.8
+
+
+class _Narrow(NamedTuple):
+    """Operations that go along the same few of a node's loops, and what they can be made of."""
+
+    counts: Counts
+    #: Loads that go along no other loops, as buffer and index.
+    loads: frozenset[tuple[str, str]]
 
 
 class SharedWork:
@@ -31,6 +45,8 @@ class SharedWork:
         self._iterations = [node.numel * node.rnumel for node in nodes]
         self._reads = [{(a.buffer, a.index) for a in node.reads} for node in nodes]
         self._operations = [_told_by_name(node) for node in nodes]
+        self._ranges = [node.ranges for node in nodes]
+        self._narrow = [_along_few_loops(node) for node in nodes]
         self._found: dict[tuple[int, int], tuple[float, FloatArray]] = {}
         # Of each node the bitset of those that it was compared with, and of those in ``_found``.
         self._compared = [0] * len(nodes)
@@ -64,14 +80,36 @@ class SharedWork:
                     self._sharing[i] |= 1 << j
 
     def _compare(self, i: int, j: int) -> FloatArray | None:
-        """What nodes compute of the same values: nearly all of ``j``, where one reads as much."""
+        """What nodes compute of the same values; None where nothing is known to be."""
         if self._iterations[i] != self._iterations[j]:
             return None
+        found = [each for each in (self._whole(i, j), self._of_few_loops(i, j)) if each is not None]
+        return max(found, key=np.sum, default=None)
+
+    def _whole(self, i: int, j: int) -> FloatArray | None:
+        """Nearly all that ``j`` computes, where one reads all that the other does."""
         if not read_alike(self._reads[i], self._reads[j]):
             return None
         common = self._work(j, in_common(self._operations[i], self._operations[j]))
         whole = self._work(j, self._operations[j]).sum()
         return common if whole and common.sum() >= _INLINED * whole else None
+
+    def _of_few_loops(self, i: int, j: int) -> FloatArray | None:
+        """What both make of positions, or of values that are the same along the other loops."""
+        if self._ranges[i] != self._ranges[j]:
+            return None
+        one, other = self._narrow[i], self._narrow[j]
+        alike = [
+            along for along in one if along in other and one[along].loads == other[along].loads
+        ]
+        if not alike:
+            return None
+        found = np.zeros(len(CLASSES))
+        for along in alike:
+            counts = one[along].counts, other[along].counts
+            found += self._work(j, in_common(*counts))
+            found[_TRANSCENDENTAL] += self._iterations[j] * _angles_of_both(*counts)
+        return found if found.any() else None
 
     def _work(self, i: int, operations: Counts) -> FloatArray:
         """By class, over all iterations of node ``i``; [C]."""
@@ -89,3 +127,38 @@ def _told_by_name(node: Node) -> Counts:
         for name, which, count in classes
         if which >= 0 and CLASSES[which] not in _APART
     )
+
+
+def _along_few_loops(node: Node) -> dict[int, _Narrow]:
+    """By the loops that they go along, operations of a node that do not go along all of them.
+
+    What goes along some loops is made of loads that go along no other. Empty where the node does
+    not say what it computes, or some load does not say which loops it goes along.
+    """
+    every = (1 << sum(extent > 1 for extent in (*node.ranges[0], *node.ranges[1]))) - 1
+    if not node.computed or any(access.along < 0 for access in node.reads if access.index != "*"):
+        return {}
+    counts: dict[int, dict[str, float]] = {}
+    for each in node.computed:
+        which = operation_class(each.name)
+        if which >= 0 and CLASSES[which] not in _APART and each.along & every != every:
+            of_these = counts.setdefault(each.along, {})
+            of_these[each.name] = of_these.get(each.name, 0.0) + each.count
+    return {
+        along: _Narrow(
+            tuple(named.items()),
+            frozenset((a.buffer, a.index) for a in node.reads if not a.along & ~along),
+        )
+        for along, named in counts.items()
+    }
+
+
+def _angles_of_both(one: Counts, other: Counts) -> float:
+    """What sines of one node and cosines of another have in common, as in ``shared_by_angles``."""
+    before, after = dict(one), dict(other)
+    pairs = [
+        {"sin": before.get(a, 0.0), "cos": after.get(b, 0.0)}
+        for a, b in (("sin", "cos"), ("cos", "sin"))
+        if a not in after and b not in before
+    ]
+    return sum(shared_by_angles(pair) for pair in pairs)

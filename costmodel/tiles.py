@@ -43,6 +43,14 @@ _DECIDING: Final = 3
 _LATENCY_NS: Final = 600.0
 _SECTORS_NS: Final = 1.6
 _LINES_NS: Final = 1.5
+#: The same of kernels that loop over a reduction, whose block sizes are chosen as tuning chose them
+#: most often: nanoseconds of a block and of a turn, elements of a thread that are loaded before the
+#: first has arrived and turns at the most, and what a multiprocessor takes for a sector, a line, an
+#: element and a step in which a thread puts two results together.
+_LOOPED_BLOCK_NS, _LOOPED_TURN_NS = 556.0, 284.0
+_ON_THEIR_WAY, _MOST_TURNS = 13.7, 20.0
+_LOOPED_SECTOR_NS, _LOOPED_LINE_NS = 0.301, 1.204
+_LOOPED_ELEMENT_NS, _LOOPED_STEP_NS = 0.106, 0.068
 
 
 class Tile(NamedTuple):
@@ -237,7 +245,8 @@ def _fastest(
     if persistent:
         deciding = [m for m in deciding if not m.again]
     kept = min(loads, _KEPT_LOADS)
-    best = _fastest_block(blocks, extents, length, tuple(deciding), cores, kept)
+    looped = length > 1 and not persistent
+    best = _fastest_block(blocks, extents, length, tuple(deciding), cores, kept, looped, inner)
     return _tile(best, extents, length, movers, cores, loads, persistent, tuned, inner)
 
 
@@ -249,8 +258,10 @@ def _fastest_block(
     movers: tuple[Mover, ...],
     cores: int,
     loads: int,
+    looped: bool,
+    inner: bool,
 ) -> Block:
-    """Which of ``blocks`` takes the least time to move what ``movers`` do."""
+    """Which of ``blocks`` takes the least time for what ``movers`` move, and in a loop for that."""
 
     def time(block: Block) -> float:
         grid = grid_of(block, extents, length)
@@ -259,10 +270,30 @@ def _fastest_block(
             traffic = traffic_of(m, grid)
             sectors += traffic.sectors
             wavefronts += traffic.wavefronts
-        chain = _waves(block, grid.programs, cores, loads) * grid.turns * _LATENCY_NS
+        waves = _waves(block, grid.programs, cores, loads)
+        if looped:
+            moved = max(sectors * _LOOPED_SECTOR_NS, wavefronts * _LOOPED_LINE_NS)
+            return (
+                waves * _turning(block, grid, loads)
+                + (moved + _reducing(block, grid, inner)) / cores
+            )
+        chain = waves * grid.turns * _LATENCY_NS
         return chain + max(sectors / _SECTORS_NS, wavefronts / _LINES_NS) / cores
 
     return min(dict.fromkeys(blocks), key=time)
+
+
+def _turning(block: Block, grid: Grid, loads: int) -> float:
+    """Nanoseconds that a block of a loop waits for what it loads, turn by turn."""
+    ahead = _ON_THEIR_WAY / (max(block.each, 0.25) * max(loads, 1))
+    return _LOOPED_BLOCK_NS + grid.turns * _LOOPED_TURN_NS / min(max(ahead, 1.0), _MOST_TURNS)
+
+
+def _reducing(block: Block, grid: Grid, inner: bool) -> float:
+    """Nanoseconds of one multiprocessor for all elements, and for putting threads' together."""
+    elements = grid.programs * grid.turns * grid.elements
+    steps = math.log2(_row_threads(block, inner)) * grid.programs * block.warps * WARP
+    return elements * _LOOPED_ELEMENT_NS + steps * _LOOPED_STEP_NS
 
 
 def _tile(
