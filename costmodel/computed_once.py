@@ -12,6 +12,7 @@ from fusewise.costmodel.cpu_bodies import Body
 from fusewise.costmodel.cpu_costs import body_cost
 from fusewise.costmodel.cpu_loops import NodeLoops
 from fusewise.costmodel.cpu_tables import FREE, Cost
+from fusewise.costmodel.few_loops import along_few_loops, made_alike
 from fusewise.costmodel.written_once import in_common, read_alike
 from fusewise.schedule.problem import Node
 
@@ -28,6 +29,7 @@ class ComputedOnce:
         self._bodies = bodies
         self._table = table
         self._reads = [{(a.buffer, a.index) for a in node.reads} for node in nodes]
+        self._narrow = [along_few_loops(node) for node in nodes]
         self._found: dict[tuple[int, int], Cost] = {}
 
     def before(self, i: int, others: Sequence[int]) -> Cost:
@@ -45,10 +47,16 @@ class ComputedOnce:
             return FREE
         if self._same_reduction(i, j):
             return self._bodies[i].cost
-        if not read_alike(self._reads[i], self._reads[j]):
-            return FREE
-        common = in_common(self._bodies[i].operations, self._bodies[j].operations)
-        return body_cost(common, None, table=self._table)
+        common: dict[str, float] = {}
+        if read_alike(self._reads[i], self._reads[j]):
+            common.update(in_common(self._bodies[i].operations, self._bodies[j].operations))
+        # What does not go along the innermost loop is done once a row of it anyway.
+        innermost = 1 << max(len(self._loops[i].loops) - 1, 0)
+        for along, one, other in made_alike(self._narrow[i], self._narrow[j]):
+            if along & innermost:
+                for name, count in in_common(one, other):
+                    common[name] = max(common.get(name, 0.0), count)
+        return body_cost(tuple(common.items()), None, table=self._table) if common else FREE
 
     def _same_reduction(self, i: int, j: int) -> bool:
         """Whether two nodes are results of one Welford reduction: a mean and what varies."""

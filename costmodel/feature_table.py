@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from fusewise.costmodel.operations import SORTS
 
-FEATURES_VERSION: Final = 32
+FEATURES_VERSION: Final = 33
 
 
 class Feature(NamedTuple):

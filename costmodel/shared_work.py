@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
+from fusewise.costmodel.few_loops import APART, along_few_loops, made_alike
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.operations import (
     CLASSES,
@@ -22,19 +23,9 @@ from fusewise.costmodel.operations import (
 from fusewise.costmodel.written_once import Counts, in_common, operations_of, read_alike
 from fusewise.schedule.problem import Node
 
-#: Classes of what equal names say nothing of: positions, random numbers and reductions.
-_APART: Final = frozenset({"indexing", "random", "reducing"})
 _TRANSCENDENTAL: Final = CLASSES.index("transcendental")
 #: Part of a node's work that another has to do as well to be taken for what both inline.
 _INLINED: Final = 0.8
-
-
-class _Narrow(NamedTuple):
-    """Operations that go along the same few of a node's loops, and what they can be made of."""
-
-    counts: Counts
-    #: Loads that go along no other loops, as buffer and index.
-    loads: frozenset[tuple[str, str]]
 
 
 class SharedWork:
@@ -46,7 +37,7 @@ class SharedWork:
         self._reads = [{(a.buffer, a.index) for a in node.reads} for node in nodes]
         self._operations = [_told_by_name(node) for node in nodes]
         self._ranges = [node.ranges for node in nodes]
-        self._narrow = [_along_few_loops(node) for node in nodes]
+        self._narrow = [along_few_loops(node) for node in nodes]
         self._found: dict[tuple[int, int], tuple[float, FloatArray]] = {}
         # Of each node the bitset of those that it was compared with, and of those in ``_found``.
         self._compared = [0] * len(nodes)
@@ -98,17 +89,10 @@ class SharedWork:
         """What both make of positions, or of values that are the same along the other loops."""
         if self._ranges[i] != self._ranges[j]:
             return None
-        one, other = self._narrow[i], self._narrow[j]
-        alike = [
-            along for along in one if along in other and one[along].loads == other[along].loads
-        ]
-        if not alike:
-            return None
         found = np.zeros(len(CLASSES))
-        for along in alike:
-            counts = one[along].counts, other[along].counts
-            found += self._work(j, in_common(*counts))
-            found[_TRANSCENDENTAL] += self._iterations[j] * _angles_of_both(*counts)
+        for _, one, other in made_alike(self._narrow[i], self._narrow[j]):
+            found += self._work(j, in_common(one, other))
+            found[_TRANSCENDENTAL] += self._iterations[j] * _angles_of_both(one, other)
         return found if found.any() else None
 
     def _work(self, i: int, operations: Counts) -> FloatArray:
@@ -125,32 +109,8 @@ def _told_by_name(node: Node) -> Counts:
     return tuple(
         (name, count)
         for name, which, count in classes
-        if which >= 0 and CLASSES[which] not in _APART
+        if which >= 0 and CLASSES[which] not in APART
     )
-
-
-def _along_few_loops(node: Node) -> dict[int, _Narrow]:
-    """By the loops that they go along, operations of a node that do not go along all of them.
-
-    What goes along some loops is made of loads that go along no other. Empty where the node does
-    not say what it computes, or some load does not say which loops it goes along.
-    """
-    every = (1 << sum(extent > 1 for extent in (*node.ranges[0], *node.ranges[1]))) - 1
-    if not node.computed or any(access.along < 0 for access in node.reads if access.index != "*"):
-        return {}
-    counts: dict[int, dict[str, float]] = {}
-    for each in node.computed:
-        which = operation_class(each.name)
-        if which >= 0 and CLASSES[which] not in _APART and each.along & every != every:
-            of_these = counts.setdefault(each.along, {})
-            of_these[each.name] = of_these.get(each.name, 0.0) + each.count
-    return {
-        along: _Narrow(
-            tuple(named.items()),
-            frozenset((a.buffer, a.index) for a in node.reads if not a.along & ~along),
-        )
-        for along, named in counts.items()
-    }
 
 
 def _angles_of_both(one: Counts, other: Counts) -> float:
