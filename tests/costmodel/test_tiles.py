@@ -163,3 +163,18 @@ def test_a_request_is_of_one_line() -> None:
     assert near.requests == pytest.approx(near.sectors / 4)
     assert far.requests == pytest.approx(total, rel=0.05)
     assert far.spread == pytest.approx(32 * 4 * total + 4 * total, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "along", "across"),
+    [
+        pytest.param(37_000, 128, 4, 64, id="many short ones"),
+        pytest.param(512, 4096, 512, 8, id="few long ones"),
+    ],
+)
+def test_columns_are_shared_out_as_tuning_does(
+    rows: int, length: int, along: int, across: int
+) -> None:
+    """An H200 was seen to take small turns down many short columns, long ones down few."""
+    tile = reduced(rows, length, "default", f"i0 + {rows}*i1 : {rows}, {length}")
+    assert (tile.along, tile.across) == (along, across)
