@@ -15,7 +15,7 @@ from fusewise.costmodel.written_once import Counts
 from fusewise.schedule.problem import Node
 
 #: Classes of what equal names say nothing of: positions, random numbers and reductions.
-APART: Final = frozenset({"indexing", "random", "reducing"})
+_APART: Final = frozenset({"indexing", "random", "reducing"})
 
 
 class Narrow(NamedTuple):
@@ -24,6 +24,12 @@ class Narrow(NamedTuple):
     counts: Counts
     #: Loads that go along no other loops, as buffer and index.
     loads: frozenset[tuple[str, str]]
+
+
+def tells_value(name: str) -> bool:
+    """Whether operations of that name may compute the same where they are made of the same."""
+    which = operation_class(name)
+    return which >= 0 and CLASSES[which] not in _APART
 
 
 def along_few_loops(node: Node) -> Mapping[int, Narrow]:
@@ -37,8 +43,7 @@ def along_few_loops(node: Node) -> Mapping[int, Narrow]:
         return {}
     counts: dict[int, dict[str, float]] = {}
     for each in node.computed:
-        which = operation_class(each.name)
-        if which >= 0 and CLASSES[which] not in APART and each.along & every != every:
+        if tells_value(each.name) and each.along & every != every:
             of_these = counts.setdefault(each.along, {})
             of_these[each.name] = of_these.get(each.name, 0.0) + each.count
     return {

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from fusewise.costmodel.few_loops import APART, along_few_loops, made_alike
+from fusewise.costmodel.few_loops import along_few_loops, made_alike, tells_value
 from fusewise.costmodel.interface import FloatArray
 from fusewise.costmodel.operations import (
     CLASSES,
@@ -105,12 +105,7 @@ class SharedWork:
 
 def _told_by_name(node: Node) -> Counts:
     """The operations of a node of which equal names may tell equal values."""
-    classes = ((name, operation_class(name), count) for name, count in operations_of(node))
-    return tuple(
-        (name, count)
-        for name, which, count in classes
-        if which >= 0 and CLASSES[which] not in APART
-    )
+    return tuple((name, count) for name, count in operations_of(node) if tells_value(name))
 
 
 def _angles_of_both(one: Counts, other: Counts) -> float:

@@ -47,8 +47,9 @@ def two(make_node: Callable[..., Node]) -> Callable[..., Problem]:
         )
         sizes = {"x0": N, "x1": N, "out0": N, "out1": N, "t": ROW, "u": ROW}
         buffers = tuple(
-            Buffer(name, 4 * size, "torch.float32", name in "x0x1tu", name not in "x0x1tu", ())
+            Buffer(name, 4 * size, "torch.float32", not is_output, is_output, ())
             for name, size in sizes.items()
+            for is_output in (name.startswith("out"),)
         )
         return Problem("few", "inference", nodes, buffers, (), ())
 
