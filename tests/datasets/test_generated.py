@@ -27,6 +27,7 @@ UNTRAINED = {
     *("calibrated", "hits", "kept_codes", "compressed", "filtered", "level_set"),
     *("single_updates", "single_lookups", "single_scans"),
     *("long_rows", "tall_columns", "single_transposes"),
+    *("weight_updates", "guided_steps", "matching_costs", "parameter_sums"),
 }
 
 Run = Callable[[GraphSample], list[torch.Tensor]]
