@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewise.datasets.generated.draw import Draw, Program
+from fusewise.datasets.generated.transforms import bits_of
 
 
 def compared_orders(draw: Draw) -> Program:
@@ -158,14 +159,9 @@ def hashed_addresses(draw: Draw) -> Program:
     return Program(sketch, (draw.tensor((rows, width), grad=trained), number), trained)
 
 
-def _bits(value: Tensor, count: int) -> list[Tensor]:
-    """The lowest bits of integers, the lowest first."""
-    return [(value >> i) & 1 for i in range(count)]
-
-
 def _crossing(size: int, device: torch.device) -> Tensor:
     """Rows and columns of a square in the order of interleaved bits."""
-    bits = _bits(torch.arange(size * size, device=device), 2 * (size.bit_length() - 1))
+    bits = bits_of(torch.arange(size * size, device=device), 2 * (size.bit_length() - 1))
     return torch.stack(
         [
             torch.stack([b << i for i, b in enumerate(part)]).sum(0)

@@ -9,19 +9,18 @@ from torch.nn import functional
 from fusewise.datasets.generated.draw import Draw, Program
 from fusewise.datasets.generated.residual_nets import (
     ACTIVATIONS,
+    NORMS,
     drawn_maps,
     drawn_norms,
     normed_maps,
 )
-
-_NORMS = ("batch", "batch", "running", "frozen", "folded")
 
 
 def thinned_maps(draw: Draw) -> Program:
     """Maps made smaller: blurred, pooled largest or mean, cut shortcuts, padded channels."""
     kind = draw.choice(("blur", "largest", "largest", "shortcut", "padded", "joined", "power"))
     batch, channels, height, width = drawn_maps(draw, 2, multiple=2)
-    act, norm, size = draw.choice(ACTIVATIONS), draw.choice(_NORMS), draw.choice((2, 3, 3))
+    act, norm, size = draw.choice(ACTIVATIONS), draw.choice(NORMS), draw.choice((2, 3, 3))
     mode, odd = draw.choice(("reflect", "replicate", "constant")), draw.choice((0, 0, 1))
     convolved, upper = draw.chance(0.3), draw.chance(0.5)
     taps = draw.choice(
@@ -73,12 +72,6 @@ def thinned_maps(draw: Draw) -> Program:
     return Program(run, (x, draw.tensor((1,)), *drawn_norms(draw, channels)), draw.training)
 
 
-def _images(draw: Draw, shape: tuple[int, ...], count: int) -> list[Tensor]:
-    """So many images of one shape, all in one memory format."""
-    turned = draw.chance(0.5)
-    return [draw.image(shape, turned=turned) for _ in range(count)]
-
-
 def evolved_norms(draw: Draw) -> Program:
     """Norms with activations in them: filter responses, evolved, mixed, across channels."""
     kind = draw.choice(("response", "batch", "groups", "scaled", "halves", "switched", "across"))
@@ -123,7 +116,7 @@ def evolved_norms(draw: Draw) -> Program:
         h = h.to(x.dtype)
         return h + y if residual else h
 
-    images = _images(draw, (batch, channels, height, width), 2)
+    images = draw.images([(batch, channels, height, width)] * 2)
     rows = (draw.tensor((channels,), dtype=kept) for _ in range(3))
     share = draw.tensor((2, 3), grad=draw.training and kind == "switched")
     return Program(run, (*images, share, *rows), draw.training)

@@ -24,12 +24,6 @@ def _maps(draw: Draw, shrunk: int = 1, *, multiple: int = 1) -> tuple[int, int, 
     return max(2, numel // (channels * height * width)), channels, height, width
 
 
-def _images(draw: Draw, shapes: list[tuple[int, ...]]) -> list[Tensor]:
-    """Images of these shapes, all in one memory format."""
-    turned = draw.chance(0.5)
-    return [draw.image(shape, turned=turned) for shape in shapes]
-
-
 def _norm(draw: Draw, channels: int) -> tuple[Tensor, ...]:
     """Gain, bias, running mean and running variance of a norm."""
     parts = [draw.tensor((channels,), grad=grad) for grad in (None, None, False)]
@@ -65,7 +59,7 @@ def image_context(draw: Draw) -> Program:
         return torch.cat(parts, 1) * keep / 0.9 if dropped else torch.cat(parts, 1)
 
     keep = draw.mask((batch, channels * (count + len(bins)), 1, 1), 0.9)
-    x, *branches = _images(draw, [(batch, channels, *size)] * (1 + count))
+    x, *branches = draw.images([(batch, channels, *size)] * (1 + count))
     return Program(run, (keep, x, *_norm(draw, channels), *branches), draw.training)
 
 
@@ -89,7 +83,7 @@ def top_down(draw: Draw) -> Program:
         return [*found, functional.max_pool2d(found[0], 1, 2)]
 
     shapes = [(batch, channels, *(side >> i for side in size)) for i in range(count)]
-    return Program(run, (*_norm(draw, channels), *_images(draw, shapes)), draw.training)
+    return Program(run, (*_norm(draw, channels), *draw.images(shapes)), draw.training)
 
 
 def fused_maps(draw: Draw) -> Program:
@@ -112,7 +106,7 @@ def fused_maps(draw: Draw) -> Program:
         share = gate((x * y).sum(1, keepdim=True) * weight[0, 0])
         return share * y + (1 - share) * x
 
-    maps = _images(draw, [(batch, channels, *(s // part for s in size)) for part in (1, factor)])
+    maps = draw.images([(batch, channels, *(s // part for s in size)) for part in (1, factor)])
     weight = draw.tensor((2 * channels, max(4, channels // 4)))
     return Program(run, (*maps, weight, *_norm(draw, channels)), draw.training)
 
@@ -259,7 +253,7 @@ def exchanged_scales(draw: Draw) -> Program:
         return found
 
     shapes = [(batch, channels, *(side >> i for side in size)) for i in range(count)]
-    return Program(run, (*_norm(draw, channels), *_images(draw, shapes)), draw.training)
+    return Program(run, (*_norm(draw, channels), *draw.images(shapes)), draw.training)
 
 
 #: Every family here.

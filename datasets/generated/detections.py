@@ -49,7 +49,7 @@ def decoded_grids(draw: Draw) -> Program:
     return Program(run, (sizes, *levels), draw.training)
 
 
-def _area(sides: Tensor) -> Tensor:
+def box_area(sides: Tensor) -> Tensor:
     """Products of widths and heights, none below nought."""
     return sides[..., 0].clamp(min=0) * sides[..., 1].clamp(min=0)
 
@@ -57,12 +57,12 @@ def _area(sides: Tensor) -> Tensor:
 def _overlap(a: Tensor, b: Tensor, kind: str) -> Tensor:
     """Overlap of boxes by their corners, less what their hull or their centres lie apart."""
     low, high = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
-    inner = _area(high - low)
-    area, other = (_area(box[..., 2:] - box[..., :2]) for box in (a, b))
+    inner = box_area(high - low)
+    area, other = (box_area(box[..., 2:] - box[..., :2]) for box in (a, b))
     union = area + other - inner + 1e-6
     hull = torch.maximum(a[..., 2:], b[..., 2:]) - torch.minimum(a[..., :2], b[..., :2])
     if kind == "giou":
-        return inner / union - 1 + union / (_area(hull) + 1e-6)
+        return inner / union - 1 + union / (box_area(hull) + 1e-6)
     gap = (a[..., :2] + a[..., 2:] - b[..., :2] - b[..., 2:]).square().sum(-1) / 4
     return inner / union - (gap / (hull.square().sum(-1) + 1e-6) if kind == "diou" else 0)
 

@@ -138,6 +138,11 @@ class Draw:
         moved = x.detach().contiguous(memory_format=torch.channels_last)
         return moved.requires_grad_(x.requires_grad)
 
+    def images(self, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+        """An :meth:`image` of each shape, all in one memory format, which is drawn."""
+        turned = self.chance(0.5)
+        return [self.image(shape, turned=turned) for shape in shapes]
+
     def indices(self, shape: Sequence[int], bound: int) -> Tensor:
         """Integers below ``bound``, int64."""
         return self._repeated(

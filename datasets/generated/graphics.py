@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewise.datasets.generated.draw import Draw, Program
+from fusewise.datasets.generated.simulations import drawn_extents
 
 
 def _covered(size: Tensor, turn: Tensor) -> Tensor:
@@ -86,14 +87,6 @@ def splats(draw: Draw) -> Program:
     return Program(tiles, tuple(draw.tensor(s) for s in shapes), draw.training)
 
 
-def _extents(draw: Draw, axes: int, parts: int) -> tuple[int, ...]:
-    """Samples and the extents of so many axes, of so many times fewer elements."""
-    most = max(4, int((draw.numel / parts) ** (1 / axes)))
-    sides = [s for s in (4, 9, 16, 30, 32, 48, 64, 85, 128, 192, 256, 421, 721) if s <= most]
-    extents = [draw.choice((*sides[-3:], most)) for _ in range(axes)]
-    return (max(1, draw.numel // (parts * torch.Size(extents).numel())), *extents)
-
-
 def _ordered(x: Tensor, y: Tensor, reach: int) -> Tensor:
     """How differently two pictures rise or fall to the pixels around each."""
     weights = torch.tensor((0.3, 0.59, 0.11), device=x.device)[:, None, None]
@@ -117,7 +110,7 @@ def shifted_matches(draw: Draw) -> Program:
     parts = {"joined": 2 * shifts * channels // 4, "expected": shifts, "smooth": 5, "order": 6}.get(
         kind, 2 * channels
     )
-    batch, height, width = _extents(draw, 2, parts)
+    batch, height, width = drawn_extents(draw, 2, parts)
 
     def correlation(x: Tensor, y: Tensor) -> Tensor:
         pad = (reach, reach, 0, 0) if flat else (reach,) * 4
@@ -196,7 +189,7 @@ def enhanced(draw: Draw) -> Program:
     (bins, cell), flag = draw.choice(((4, 8), (9, 8), (9, 4))), draw.chance(0.5)
     last = draw.chance(0.5)
     channels = 3 if kind == "film" else channels
-    batch, height, width = _extents(draw, 2, channels)
+    batch, height, width = drawn_extents(draw, 2, channels)
 
     def bilateral(x: Tensor, y: Tensor, gain: Tensor) -> Tensor:
         h = functional.pad(y, (radius,) * 4, "reflect")

@@ -9,15 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewise.datasets.generated.draw import Draw, Program
-from fusewise.datasets.generated.mixers import drawn_grid, normalised
+from fusewise.datasets.generated.mixers import ACTIVATIONS, NORMS, drawn_grid, normalised
 
-_NORMS = ("layer", "layer", "affine", "root", "columns")
-_ACTS: tuple[Callable[[Tensor], Tensor], ...] = (
-    functional.gelu,
-    functional.silu,
-    functional.relu,
-    functional.hardswish,
-)
 _POSITIVE: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: functional.elu(x) + 1,
     functional.relu,
@@ -27,11 +20,11 @@ _POSITIVE: tuple[Callable[[Tensor], Tensor], ...] = (
 
 def folded_windows(draw: Draw) -> Program:
     """Maps unfolded into patches or padded windows around attention, and folded back: MobileViT."""
-    size, act = draw.choice((2, 2, 4, 7, 8, 14)), draw.choice(_ACTS)
+    size, act = draw.choice((2, 2, 4, 7, 8, 14)), draw.choice(ACTIVATIONS)
     batch, height, width, channels = drawn_grid(draw, 2, multiple=size)
     kind = draw.choice(("unfolded", "folded", "separate", "cut", "put", "put"))
     odd, sparse = draw.choice((0, 0, 1, 3)) % size, draw.chance(0.4)
-    rows, columns, norm = height // size, width // size, draw.choice(_NORMS)
+    rows, columns, norm = height // size, width // size, draw.choice(NORMS)
     shape = (batch, rows, size, columns, size, channels)
 
     def maps(x: Tensor, tokens: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
@@ -90,7 +83,7 @@ def covariance_heads(draw: Draw) -> Program:
     batch, length, heads, width = _heads(draw, 3)
     kind = draw.choice(("unit", "unit", "maps", "scores", "mapped", "focused", "free", "product"))
     mapped, temperate = draw.choice(_POSITIVE), draw.chance(0.7)
-    joined, act = draw.chance(0.5), draw.choice(_ACTS)
+    joined, act = draw.chance(0.5), draw.choice(ACTIVATIONS)
 
     def scores(x: Tensor, heat: Tensor) -> Tensor:
         h = functional.softmax(x.float() * heat[:, None, None], -1).to(x.dtype)
@@ -178,7 +171,7 @@ def thinned_tokens(draw: Draw) -> Program:
     """Tokens pooled behind a class token, merged or kept by rank, or read by it: MViT, CaiT."""
     kind = draw.choice(("pooled", "pooled", "merged", "kept", "class", "class", "scales"))
     batch, height, breadth, width = drawn_grid(draw, 2, multiple=2)
-    length, heads, norm = height * breadth, draw.choice((1, 2, 4, 8)), draw.choice(_NORMS)
+    length, heads, norm = height * breadth, draw.choice((1, 2, 4, 8)), draw.choice(NORMS)
     largest, size, half = draw.chance(0.5), draw.choice((2, 3)), length // 2
     pool = functional.max_pool2d if largest else functional.avg_pool2d
     some = draw.between(1, max(1, half - 1))

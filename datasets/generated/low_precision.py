@@ -9,7 +9,7 @@ from torch.nn import functional
 from fusewise.datasets.generated.draw import Draw, Program
 
 
-def _matrix(draw: Draw, multiple: int) -> tuple[int, int]:
+def drawn_matrix(draw: Draw, multiple: int) -> tuple[int, int]:
     """Rows and a width that is a multiple."""
     width = draw.choice((64, 128, 256, 384, 768, 1024, 2048, 2816, 4096, 8192, 11008))
     width = max(1, min(width, int(draw.numel**0.6)) // multiple) * multiple
@@ -19,7 +19,7 @@ def _matrix(draw: Draw, multiple: int) -> tuple[int, int]:
 def dequantised_sums(draw: Draw) -> Program:
     """Integer products with zero points taken off, scaled, gated or normed, and bytes again."""
     groups, kind = draw.choice((1, 1, 2, 4)), draw.choice(("gated", "normed", "residual", "turned"))
-    (rows, width), biased = _matrix(draw, 8 * groups), draw.chance(0.5)
+    (rows, width), biased = drawn_matrix(draw, 8 * groups), draw.chance(0.5)
     rows, most, dtype = max(2, rows // groups), draw.choice((7, 127)), draw.dtype
 
     def run(
@@ -47,7 +47,7 @@ def dequantised_sums(draw: Draw) -> Program:
 def nibbles(draw: Draw) -> Program:
     """Four or two bits unpacked from words, with zero points or a table, times an input: GPTQ."""
     bits, group = draw.choice((2, 4, 4, 8)), draw.choice((32, 64, 128))
-    rows, width = _matrix(draw, group)
+    rows, width = drawn_matrix(draw, group)
     kind, ending = draw.choice(("zero", "table", "packed")), draw.choice(("plain", "times", "low"))
     count, turned, dtype = 32 // bits, draw.chance(0.4), draw.dtype
 
@@ -80,7 +80,7 @@ def nibbles(draw: Draw) -> Program:
 def block_scales(draw: Draw) -> Program:
     """Blocks or tiles scaled by powers of two or their peaks, smoothed, outliers apart: MX."""
     size, tiled = draw.choice((16, 32, 64, 128)), draw.chance(0.35)
-    rows, width = _matrix(draw, size)
+    rows, width = drawn_matrix(draw, size)
     rows = -(-rows // size) * size if tiled else rows
     kind, smooth = draw.choice(("power", "byte", "float", "four")), draw.chance(0.5)
     apart, back = draw.chance(0.4), draw.training or draw.chance(0.3)

@@ -12,8 +12,8 @@ from fusewise.datasets.generated.draw import Draw, Program
 
 _WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024, 1536, 3072)
 _SIDES = (7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 56, 64, 96, 112)
-_NORMS = ("layer", "layer", "affine", "root", "columns")
-_ACTS: tuple[Callable[[Tensor], Tensor], ...] = (
+NORMS = ("layer", "layer", "affine", "root", "columns")
+ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     functional.gelu,
     functional.silu,
     functional.relu,
@@ -48,7 +48,7 @@ def token_products(draw: Draw) -> Program:
     """Products over tokens or channels in turn: transposes, norms, scaled branches: MLP-Mixer."""
     batch, height, breadth, width = drawn_grid(draw, 2)
     kind = draw.choice(("hidden", "residual", "residual", "axes", "start"))
-    norm, act, length = draw.choice(_NORMS), draw.choice(_ACTS), height * breadth
+    norm, act, length = draw.choice(NORMS), draw.choice(ACTIVATIONS), height * breadth
     dropped, scaled, turned = draw.chance(0.5), draw.chance(0.6), draw.chance(0.6)
 
     def run(x: Tensor, y: Tensor, place: Tensor, keep: Tensor, *rows: Tensor) -> list[Tensor]:
@@ -123,7 +123,7 @@ def permuted_norms(draw: Draw) -> Program:
     kind = draw.choice(("before", "response", "response", "after", "cut"))
     batch, height, width, channels = drawn_grid(draw, 2, multiple=2)
     convolved, masked, first = draw.chance(0.25), draw.chance(0.3), draw.chance(0.5)
-    norm, act, size = draw.choice(_NORMS), draw.choice(_ACTS), draw.choice((3, 5, 7))
+    norm, act, size = draw.choice(NORMS), draw.choice(ACTIVATIONS), draw.choice((3, 5, 7))
     space = draw.choice(((1, 2), (1, 2), (1,)))
 
     def run(x: Tensor, y: Tensor, keep: Tensor, kernel: Tensor, *rows: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def weighed_neighbours(draw: Draw) -> Program:
     batch, height, width, channels = drawn_grid(
         draw, 3 if kind in {"shifts", "places"} else size**2
     )
-    normed, turned, act = draw.chance(0.6), draw.chance(0.5), draw.choice(_ACTS)
+    normed, turned, act = draw.chance(0.6), draw.chance(0.5), draw.choice(ACTIVATIONS)
     head, reach, span = channels // groups, size // 2, range(size)
     moves = [(i - reach, j - reach) for i in span for j in span]
 

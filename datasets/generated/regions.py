@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fusewise.datasets.generated.detections import box_area
 from fusewise.datasets.generated.draw import Draw, Program
 
 
@@ -89,11 +90,6 @@ def box_sines(draw: Draw) -> Program:
     return Program(run, (draw.tensor(shape), place, draw.tensor((width,)), mask), draw.training)
 
 
-def _area(sides: Tensor) -> Tensor:
-    """Products of widths and heights, none below nought."""
-    return sides[..., 0].clamp(min=0) * sides[..., 1].clamp(min=0)
-
-
 def mask_prototypes(draw: Draw) -> Program:
     """Prototypes times coefficients, cropped to boxes: losses by area, or masks with scores."""
     # Many products written out would be too large.
@@ -117,7 +113,7 @@ def mask_prototypes(draw: Draw) -> Program:
         if trained:
             goal = wanted.to(s.dtype)
             loss = functional.binary_cross_entropy_with_logits(s, goal, reduction="none").float()
-            area = _area(end - low).clamp(min=1e-2)
+            area = box_area(end - low).clamp(min=1e-2)
             return ((loss * inside).mean((2, 3)) / area).mean(), (s * inside).amax((2, 3))
         p = torch.sigmoid(s.float()) * inside
         size = (p > least).sum((2, 3))

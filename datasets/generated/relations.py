@@ -7,25 +7,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewise.datasets.generated.draw import Draw, Program
-
-
-def _ends(draw: Draw, edges: int) -> tuple[Tensor, int]:
-    """Source and target of each edge, [2, edges], targets often in order, and how many nodes."""
-    nodes = max(2, edges // draw.choice((4, 6, 12, 30)))
-    target = draw.indices((edges,), nodes)
-    target = target.sort().values if draw.chance(0.5) else target
-    return torch.stack((draw.indices((edges,), nodes), target)), nodes
-
-
-def _total(x: Tensor, at: Tensor, count: int) -> Tensor:
-    """Sums of the rows of each segment."""
-    return x.new_zeros(count, *x.shape[1:]).index_add(0, at, x)
+from fusewise.datasets.generated.structures import drawn_ends, totals
 
 
 def edge_gates(draw: Draw) -> Program:
     """Edges by both of their ends, as normed gates or as shares: GatedGCN, GATv2, transformers."""
     heads, width = draw.choice((1, 2, 4, 8)), draw.choice((16, 32, 64, 96, 128, 256))
-    ends, nodes = _ends(draw, max(8, draw.numel // width))
+    ends, nodes = drawn_ends(draw, max(8, draw.numel // width))
     kind, norm = draw.choice(("gate", "add", "dot")), draw.choice(("batch", "layer", "none"))
     joined = draw.chance(0.5)
 
@@ -38,7 +26,7 @@ def edge_gates(draw: Draw) -> Program:
         elif norm == "layer":
             h = functional.layer_norm(h, (width,), vector)
         share = torch.sigmoid(h)
-        y = _total(share * value[source], target, nodes) / (_total(share, target, nodes) + 0.1)
+        y = totals(share * value[source], target, nodes) / (totals(share, target, nodes) + 0.1)
         return functional.relu(own + y), edge + functional.relu(h)
 
     def attend(x: Tensor, edge: Tensor, vector: Tensor, ends: Tensor) -> Tensor:
@@ -52,8 +40,8 @@ def edge_gates(draw: Draw) -> Program:
         s, wide = score.float(), target[:, None].expand(-1, heads)
         most = s.new_full((nodes, heads), -1e4).scatter_reduce(0, wide, s.detach(), "amax")
         s = (s - most[target]).exp()
-        share = (s / (_total(s, target, nodes)[target] + 1e-6)).to(x.dtype)[..., None]
-        y = _total((v[source] + e if kind == "dot" else v[source]) * share, target, nodes) + own
+        share = (s / (totals(s, target, nodes)[target] + 1e-6)).to(x.dtype)[..., None]
+        y = totals((v[source] + e if kind == "dot" else v[source]) * share, target, nodes) + own
         return functional.elu(y.flatten(1) * vector if joined else y.mean(1))
 
     args = (draw.tensor((nodes, 4 * width)), draw.tensor((ends.shape[1], width)))
@@ -66,16 +54,16 @@ def edge_gates(draw: Draw) -> Program:
 def degrees(draw: Draw) -> Program:
     """Several aggregates scaled by degree, sums by kind of edge, layers joined: PNA, R-GCN, JK."""
     width, kind = draw.choice((8, 16, 32, 75, 128, 256)), draw.choice(("many", "kinds", "layers"))
-    ends, nodes = _ends(draw, max(8, draw.numel // width))
+    ends, nodes = drawn_ends(draw, max(8, draw.numel // width))
     lists, joined = draw.choice((2, 3, 4, 6)), draw.choice(("cat", "max", "soft"))
     ranged, scaled = draw.chance(0.5) and not draw.training, draw.chance(0.6)
 
     def gather(x: Tensor, edge: Tensor, gain: Tensor, ends: Tensor) -> Tensor:
         source, target = ends.unbind(0)
         sent = functional.relu(x[source] + edge)
-        degree = _total(torch.ones_like(target, dtype=torch.float32), target, nodes)[:, None]
+        degree = totals(torch.ones_like(target, dtype=torch.float32), target, nodes)[:, None]
         many = degree.clamp(min=1).to(x.dtype)
-        mean, square = (_total(h, target, nodes) / many for h in (sent, sent * sent))
+        mean, square = (totals(h, target, nodes) / many for h in (sent, sent * sent))
         parts = [x, mean, torch.sqrt(functional.relu(square - mean * mean) + 1e-3)]
         if ranged:
             wide = target[:, None].expand_as(sent)
@@ -88,8 +76,8 @@ def degrees(draw: Draw) -> Program:
         h = x * gain[-1]
         shares = zip(ends.tensor_split(lists, 1), edge.tensor_split(lists), gain, strict=False)
         for (source, target), own, weight in shares:
-            many = _total(torch.ones_like(own[:, :1]), target, nodes).clamp(min=1)
-            h = h + _total(x[source] * weight + own, target, nodes) / many
+            many = totals(torch.ones_like(own[:, :1]), target, nodes).clamp(min=1)
+            h = h + totals(x[source] * weight + own, target, nodes) / many
         return functional.relu(functional.layer_norm(h, (width,))) if scaled else h.tanh() + x
 
     def join(layers: Tensor, gain: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from fusewise.datasets.generated.draw import Draw, Program
 
 _WIDTHS = (16, 24, 32, 40, 64, 72, 96, 112, 128, 240, 256, 320, 512, 672, 960, 1024, 2048)
 _SIDES = (4, 7, 8, 10, 12, 14, 15, 16, 19, 28, 32, 38, 56, 64, 75, 112, 150)
-_NORMS = ("batch", "batch", "running", "frozen", "folded")
+NORMS = ("batch", "batch", "running", "frozen", "folded")
 ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     functional.relu,
     functional.relu6,
@@ -34,12 +34,6 @@ def drawn_maps(draw: Draw, shrunk: int = 1, *, multiple: int = 1) -> tuple[int, 
     sides = (high, wide if draw.chance(0.3) else high)
     height, width = (-(-side // multiple) * multiple for side in sides)
     return max(2, numel // (channels * height * width)), channels, height, width
-
-
-def _images(draw: Draw, shape: tuple[int, ...], count: int) -> list[Tensor]:
-    """So many images of one shape, all in one memory format."""
-    turned = draw.chance(0.5)
-    return [draw.image(shape, turned=turned) for _ in range(count)]
 
 
 def drawn_norms(draw: Draw, channels: int, count: int = 1) -> list[Tensor]:
@@ -67,7 +61,7 @@ def normed_maps(x: Tensor, norm: list[Tensor] | tuple[Tensor, ...], kind: str) -
 
 def normed_sums(draw: Draw) -> Program:
     """Outputs of convolutions normalised one by one, summed with the input, activated: ResNet."""
-    count, kind = draw.between(1, 3), draw.choice(_NORMS)
+    count, kind = draw.between(1, 3), draw.choice(NORMS)
     order = draw.choice(("after", "after", "before", "weighed", "alone"))
     identity, dropped = draw.choice(("plain", "plain", "normed", "none")), draw.chance(0.3)
     act, batch_maps = draw.choice(ACTIVATIONS), drawn_maps(draw, count + 1)
@@ -92,7 +86,7 @@ def normed_sums(draw: Draw) -> Program:
     batch, channels = batch_maps[:2]
     keep = draw.mask((batch, 1, 1, 1), 0.8)
     share = draw.tensor((count, channels, 1, 1) if draw.chance(0.5) else (count,))
-    x, *branches = _images(draw, batch_maps, count + 1)
+    x, *branches = draw.images([batch_maps] * (count + 1))
     args = (keep, share, x, *branches, *drawn_norms(draw, channels, count + 1))
     return Program(run, args, draw.training)
 
@@ -102,7 +96,7 @@ def squeezed_gates(draw: Draw) -> Program:
     kind = draw.choice(("squeeze", "squeeze", "selective", "excite", "context", "style", "pieces"))
     batch, channels, height, width = drawn_maps(draw, 2, multiple=2)
     gate = draw.choice(_GATES)
-    act, norm, factor = draw.choice(ACTIVATIONS), draw.choice(_NORMS), draw.choice((4, 8, 16))
+    act, norm, factor = draw.choice(ACTIVATIONS), draw.choice(NORMS), draw.choice((4, 8, 16))
     narrow, residual = max(4, channels // factor), draw.chance(0.5)
 
     def run(x: Tensor, y: Tensor, down: Tensor, up: Tensor, row: Tensor, *norms: Tensor) -> Tensor:
@@ -133,7 +127,7 @@ def squeezed_gates(draw: Draw) -> Program:
         return torch.maximum(h * (1 + slope), h * (slope - 0.5) + up[0, :, None, None] * slope) + y
 
     weights = (draw.tensor((channels, narrow)), draw.tensor((narrow, channels)))
-    images = _images(draw, (batch, channels, height, width), 2)
+    images = draw.images([(batch, channels, height, width)] * 2)
     args = (*images, *weights, draw.tensor((channels,)), *drawn_norms(draw, channels))
     return Program(run, args, draw.training)
 
@@ -141,7 +135,7 @@ def squeezed_gates(draw: Draw) -> Program:
 def grown_channels(draw: Draw) -> Program:
     """Features joined, normalised together, split and shuffled: DenseNet, ShuffleNet, Res2Net."""
     kind = draw.choice(("dense", "dense", "passed", "paired", "shuffled", "ghost", "hierarchy"))
-    count, groups, norm = draw.between(2, 5), draw.choice((2, 2, 4, 8)), draw.choice(_NORMS)
+    count, groups, norm = draw.between(2, 5), draw.choice((2, 2, 4, 8)), draw.choice(NORMS)
     batch, channels, height, width = drawn_maps(draw, 2 * count, multiple=2)
     act, largest = draw.choice(ACTIVATIONS), draw.chance(0.3)
     total, half, later = channels * count, channels // 2, draw.chance(0.5)
@@ -176,7 +170,7 @@ def grown_channels(draw: Draw) -> Program:
             kept.append(act(part * gains[i].to(part.dtype) + kept[-1]))
         return [torch.cat(kept, 1) + whole if later else torch.cat(kept, 1)]
 
-    parts = _images(draw, (batch, channels, height, width), count)
+    parts = draw.images([(batch, channels, height, width)] * count)
     return Program(run, (drawn_norms(draw, total), *parts), draw.training)
 
 
@@ -184,7 +178,7 @@ def inverted_bottlenecks(draw: Draw) -> Program:
     """Wide maps normalised, activated, gated and narrowed onto a residual: MobileNet, MBConv."""
     batch, channels, height, width = drawn_maps(draw, 2)
     step = draw.choice(("expanded", "convolved", "gated", "fused", "projected", "projected"))
-    kind, act, size = draw.choice(_NORMS), draw.choice(ACTIVATIONS), draw.choice((3, 5))
+    kind, act, size = draw.choice(NORMS), draw.choice(ACTIVATIONS), draw.choice((3, 5))
     dropped, upcast, clipped = draw.chance(0.5), draw.chance(0.3), draw.chance(0.3)
     gate = draw.choice(_GATES)
 
@@ -211,7 +205,7 @@ def inverted_bottlenecks(draw: Draw) -> Program:
         out = (y + h).to(x.dtype)
         return [out, act(normed_maps(out, norms[4:], kind))] if clipped else [out]
 
-    images = _images(draw, (batch, channels, height, width), 2)
+    images = draw.images([(batch, channels, height, width)] * 2)
     kernel = draw.tensor((channels, 1, size, size))
     keep = draw.mask((batch, 1, 1, 1), 0.9)
     return Program(run, (*images, keep, kernel, *drawn_norms(draw, channels, 2)), draw.training)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from fusewise.datasets.generated.draw import Draw, Program
 
 
-def _extents(draw: Draw, axes: int, parts: int) -> tuple[int, ...]:
+def drawn_extents(draw: Draw, axes: int, parts: int) -> tuple[int, ...]:
     """Samples and the extents of so many axes, of so many times fewer elements."""
     most = max(4, int((draw.numel / parts) ** (1 / axes)))
     sides = [s for s in (4, 9, 16, 30, 32, 48, 64, 85, 128, 192, 256, 421, 721) if s <= most]
@@ -22,7 +22,7 @@ def residuals(draw: Draw) -> Program:
     kind = draw.choice(("vorticity", "porous", "curl", "axis", "strain"))
     rolled, last, reduced = draw.chance(0.5), draw.chance(0.4), draw.choice(("all", "each", "none"))
     axes, fields = {"curl": (3, 3), "strain": (2, 2)}.get(kind, (2, 1))
-    batch, *extents = _extents(draw, axes, 2 * fields)
+    batch, *extents = drawn_extents(draw, axes, 2 * fields)
 
     def around(u: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         if rolled:
@@ -85,7 +85,7 @@ def modes(draw: Draw) -> Program:
     kind = draw.choice(("mixed", "corners", "slopes", "flows"))
     width, out, paired = draw.choice((4, 8, 20)), draw.choice((4, 8, 20)), draw.chance(0.5)
     parts = {"mixed": 2 * width * out, "corners": 2 * width, "slopes": 2, "flows": 6}[kind]
-    batch, *extents = _extents(draw, 3 if kind == "flows" else 2, parts)
+    batch, *extents = drawn_extents(draw, 3 if kind == "flows" else 2, parts)
     low = [max(1, side // draw.choice((3, 4, 8))) for side in extents]
 
     def parted(x: Tensor) -> tuple[Tensor, Tensor]:

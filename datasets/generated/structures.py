@@ -9,7 +9,7 @@ from torch.nn import functional
 from fusewise.datasets.generated.draw import Draw, Program
 
 
-def _ends(draw: Draw, edges: int) -> tuple[Tensor, int]:
+def drawn_ends(draw: Draw, edges: int) -> tuple[Tensor, int]:
     """Source and target of each edge, [2, edges], targets often in order, and how many nodes."""
     nodes = max(2, edges // draw.choice((4, 6, 12, 30)))
     target = draw.indices((edges,), nodes)
@@ -17,7 +17,7 @@ def _ends(draw: Draw, edges: int) -> tuple[Tensor, int]:
     return torch.stack((draw.indices((edges,), nodes), target)), nodes
 
 
-def _total(x: Tensor, at: Tensor, count: int) -> Tensor:
+def totals(x: Tensor, at: Tensor, count: int) -> Tensor:
     """Sums of the rows of each segment."""
     return x.new_zeros(count, *x.shape[1:]).index_add(0, at, x)
 
@@ -26,7 +26,7 @@ def equivariant(draw: Draw) -> Program:
     """Places moved along their differences by scalars of edges, listed or of all pairs: EGNN."""
     width, listed = draw.choice((8, 16, 32, 64, 128)), draw.chance(0.5)
     gated, bounded, count = draw.chance(0.4), draw.chance(0.5), draw.choice((5, 9, 19, 29, 48))
-    ends, nodes = _ends(draw, max(8, draw.numel // width))
+    ends, nodes = drawn_ends(draw, max(8, draw.numel // width))
     count = min(count, max(2, int((draw.numel // width) ** 0.5)))
     batch = max(1, draw.numel // (width * count * count))
 
@@ -43,8 +43,8 @@ def equivariant(draw: Draw) -> Program:
         place: Tensor, h: Tensor, bias: Tensor, w: Tensor, ends: Tensor
     ) -> tuple[Tensor, ...]:
         sent, moved = change(h, place[ends[0]] - place[ends[1]], bias, w)
-        many = _total(torch.ones_like(moved[:, :1]), ends[1], nodes).clamp(min=1)
-        return place + _total(moved, ends[1], nodes) / many, _total(sent, ends[1], nodes)
+        many = totals(torch.ones_like(moved[:, :1]), ends[1], nodes).clamp(min=1)
+        return place + totals(moved, ends[1], nodes) / many, totals(sent, ends[1], nodes)
 
     def pairs(
         place: Tensor, h: Tensor, bias: Tensor, w: Tensor, keep: Tensor
@@ -89,7 +89,7 @@ def angles(draw: Draw) -> Program:
         if kind == "basis":
             return h * gain
         sent = x[at[0]] * functional.silu(h @ gain)
-        return x + _total(sent, at[1], edges)
+        return x + totals(sent, at[1], edges)
 
     def twist(place: Tensor, x: Tensor, gain: Tensor, at: Tensor) -> Tensor:
         a, b, c, d = (place[i] for i in at.unbind(0))
@@ -99,7 +99,7 @@ def angles(draw: Draw) -> Program:
         phi = torch.atan2(length * (first * n).sum(-1), (m * n).sum(-1) + 1e-3)
         turns = torch.arange(1, orders + 1, device=at.device)
         each = (x.float() * (1 + torch.cos(turns * phi[:, None] - gain))).sum(-1)
-        return _total(each, at[1], edges)
+        return totals(each, at[1], edges)
 
     off = draw.tensor((edges, 3), dtype=torch.float32)
     if kind == "torsion":

@@ -11,7 +11,7 @@ from torch.nn import functional
 from fusewise.datasets.generated.draw import Draw, Program
 
 
-def _bits(value: Tensor, count: int) -> list[Tensor]:
+def bits_of(value: Tensor, count: int) -> list[Tensor]:
     """The lowest bits of integers, the lowest first."""
     return [(value >> i) & 1 for i in range(count)]
 
@@ -50,7 +50,7 @@ def butterflies(draw: Draw) -> Program:
         flips = (sign.float() * 2 - 1).to(x.dtype)
         if kind == "turned":
             at = torch.arange(size, device=x.device)
-            place = torch.stack([b << (power - 1 - i) for i, b in enumerate(_bits(at, power))])
+            place = torch.stack([b << (power - 1 - i) for i, b in enumerate(bits_of(at, power))])
             h = x.float()[..., place.sum(0)] if reordered else x.float()
             for stage in range(stages):
                 h = turn(h, stage)

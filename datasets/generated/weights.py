@@ -9,18 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusewise.datasets.generated.draw import Draw, Program
-
-
-def _matrix(draw: Draw, multiple: int) -> tuple[int, int]:
-    """Rows and a width that is a multiple."""
-    width = draw.choice((64, 128, 256, 384, 768, 1024, 2048, 2816, 4096, 8192, 11008))
-    width = max(1, min(width, int(draw.numel**0.6)) // multiple) * multiple
-    return max(2, draw.numel // width), width
+from fusewise.datasets.generated.low_precision import drawn_matrix
 
 
 def sparse_patterns(draw: Draw) -> Program:
     """Weights kept two of four, by size, by input norms or by row, and decayed elsewhere."""
-    rows, width = _matrix(draw, 8)
+    rows, width = drawn_matrix(draw, 8)
     kind, weighed = draw.choice(("pairs", "size", "rows", "soft")), draw.chance(0.5)
     ending, few = draw.choice(("same", "few", "act")), draw.choice((2, 2, 1))
 
@@ -57,7 +51,7 @@ def learned_steps(draw: Draw) -> Program:
     """Trained rounding with gradients to steps, offsets or clips, few-valued weights: LSQ, PACT."""
     kind = draw.choice(("step", "clip", "few", "sign", "curve"))
     levels, pixels, smooth = draw.choice((1, 3, 7, 127)), draw.chance(0.4), draw.chance(0.5)
-    rows, width = _matrix(draw, 8)
+    rows, width = drawn_matrix(draw, 8)
     side = min(draw.choice((7, 8, 14, 28)), max(1, int((draw.numel / width) ** 0.5)))
     batch, turned = max(1, draw.numel // (width * side**2)), draw.chance(0.5)
 
@@ -99,7 +93,7 @@ def weight_updates(draw: Draw) -> Program:
     """Steps of layers: centred, cautious, sharp, orthogonal, slow weights, merged differences."""
     kind = draw.choice(("centred", "cautious", "sharp", "ahead", "merged", "orthogonal"))
     count, images, decay = draw.between(1, 5), draw.chance(0.4), draw.choice((0.0, 0.1))
-    sizes, most = [_matrix(draw, 9) for _ in range(count)], 1024
+    sizes, most = [drawn_matrix(draw, 9) for _ in range(count)], 1024
     sizes = [(max(2, rows // (4 * count)), width) for rows, width in sizes]
 
     def turned(u: Tensor) -> Tensor:
